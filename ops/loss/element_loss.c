@@ -249,7 +249,7 @@ rw_tensor *rw_kl_div_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target,
     RW_ENTER_OP(t);
     static const char what[] = "kl_div";
     rw_tensor *const in[] = { x, target };
-    if (!takes_pair(at, t, what, x, target, reduction)) return NULL;
+    if (!rw_operand_check(at, t, target, what, "target") || !takes_pair(at, t, what, x, target, reduction)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, what);
     rw_tensor *const loss = log_target ? kl_of_logarithms(at, t, x, target)
                                        : rw_apply_at(at, t, &rw_op_kl_div, in, 2, NULL, 0, NULL);

@@ -55,12 +55,13 @@ rw_tensor *rw_moe_router_at(rw_site at, rw_tape *t, rw_tensor *logits, const rw_
     RW_ENTER_OP(t);
     if (ret_index) *ret_index = NULL;
     if (ret_scores) *ret_scores = NULL;
+    if (!rw_operand_check(at, t, logits, "moe_router", "logits")) return NULL;
     if (!rw_moe_is_there(at, t, "moe_router", "params", params)) return NULL;
     if (!rw_moe_is_there(at, t, "moe_router", "ret_index", ret_index)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "moe_router");
     const rw_dtype dtype = rw_tensor_dtype(logits);
     struct router r = { at, t, params, NULL };
-    if (logits && dtype != RW_F32 && dtype != RW_F64) {
+    if (dtype != RW_F32 && dtype != RW_F64) {
         rw_refuse_operand_at(at, t, RW_ERR_DTYPE, "moe_router", "logits", logits, "f32 or f64, as scores are compared");
         return rw_composite_end(&c, NULL);
     }
@@ -84,6 +85,7 @@ rw_tensor *rw_moe_aux_loss_at(rw_site at, rw_tape *t, rw_tensor *scores, const r
                               double coefficient)
 {
     RW_ENTER_OP(t);
+    if (!rw_operand_check(at, t, scores, "moe_aux_loss", "scores")) return NULL;
     if (!rw_moe_is_there(at, t, "moe_aux_loss", "routes", routes)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "moe_aux_loss");
     const rw_shape s = rw_tensor_shape(scores), index = rw_tensor_shape(routes->inverse);
@@ -98,6 +100,7 @@ rw_tensor *rw_moe_aux_loss_at(rw_site at, rw_tape *t, rw_tensor *scores, const r
 rw_tensor *rw_moe_z_loss_at(rw_site at, rw_tape *t, rw_tensor *logits, double coefficient)
 {
     RW_ENTER_OP(t);
+    if (!rw_operand_check(at, t, logits, "moe_z_loss", "logits")) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "moe_z_loss");
     rw_tensor *const z = rw_logsumexp_at(at, t, logits, RW_AXES(-1), false);
     rw_tensor *const mean = rw_mean_at(at, t, rw_mul_at(at, t, z, z), RW_ALL_AXES, false);

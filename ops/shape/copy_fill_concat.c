@@ -270,6 +270,10 @@ rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, i
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "concat(n): expected 1 to %d tensors, got %zu", RW_OP_MAX_OPERANDS - 1, n);
         return NULL;
     }
+    if (t && !x) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "concat: x is NULL; expected an array of %zu tensors", n);
+        return NULL;
+    }
     const int rank = rw_any_is_channels_last(x, n) ? rw_tensor_shape(x[0]).rank : 0;
     if (axis >= -rank && axis < rank) a.axis = rw_axis_inside(axis < 0 ? axis + rank : axis, rank);
     return rw_apply_in_order_at(at, t, &rw_op_concat, x, n, &a, sizeof a);

@@ -75,7 +75,7 @@ rw_status rw_optimizer_settle(rw_optimizer *opt)
     rw_context *const ctx = opt->ctx;
     if (!opt->pending) return RW_OK;
     int32_t(*const pending)[2] = rw_malloc(RW_GROUP_MAX * sizeof *pending);
-    if (!pending) return rw_fail(ctx, RW_ERR_MEMORY, "rw_optimizer_settle: out of memory");
+    if (!pending) return rw_fail(ctx, RW_ERR_MEMORY, "an optimizer's update counts could not be read: out of memory");
     rw_status status = rw_runs_wait(ctx);
     for (size_t g = 0; !status && g < opt->pieces.n_groups; g++) {
         struct rw_param *const p = opt->pending[g];

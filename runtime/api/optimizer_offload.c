@@ -51,7 +51,7 @@ static rw_status check_fields(rw_context *ctx, const char *call, const rw_state_
                        RW_STATE_FILE, (int)where->place);
     if (in_file != has_path)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(states.path): expected %s, got \"%s\"", call,
-                       in_file ? "a file's name with RW_STATE_FILE" : "none without RW_STATE_FILE",
+                       in_file ? "an existing folder on a disk with RW_STATE_FILE" : "none without RW_STATE_FILE",
                        has_path ? where->path : "");
     if (where->window && where->window < WINDOW_MIN)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(states.window): expected 0 (the default) or at least %zu bytes, got "

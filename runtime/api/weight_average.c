@@ -202,7 +202,7 @@ void rw_weight_average_destroy(rw_weight_average **pa)
 rw_status rw_weight_average_set_decay(rw_weight_average *a, double decay)
 {
     RW_ENTER(RW_CONTEXT_OF(a), RW_ERR_ARGUMENT);
-    if (!a) return rw_fail_null(NULL, "rw_weight_average_set_decay", "a");
+    if (!a) return rw_fail_null(NULL, "rw_weight_average_set_decay", "average");
     if (a->ctx->status) return a->ctx->status;
     if (!is_decay(decay)) return bad_decay(a->ctx, "rw_weight_average_set_decay", decay);
     const rw_status status = upload_decay(a, decay);
@@ -214,7 +214,7 @@ rw_status rw_weight_average_set_decay(rw_weight_average *a, double decay)
 rw_status rw_weight_average_step(rw_weight_average *a)
 {
     RW_ENTER(RW_CONTEXT_OF(a), RW_ERR_ARGUMENT);
-    if (!a) return rw_fail_null(NULL, "rw_weight_average_step", "a");
+    if (!a) return rw_fail_null(NULL, "rw_weight_average_step", "average");
     if (a->ctx->status) return a->ctx->status;
     const rw_status runs = rw_check_runs(a->ctx, "rw_weight_average_step");
     if (runs) return runs;

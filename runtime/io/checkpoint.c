@@ -152,7 +152,7 @@ void rw_checkpoint_join(rw_checkpoint *c)
 rw_status rw_checkpoint_wait(rw_checkpoint *c)
 {
     RW_ENTER(RW_CONTEXT_OF(c), RW_ERR_ARGUMENT);
-    if (!c) return rw_fail_null(NULL, "rw_checkpoint_wait", "c");
+    if (!c) return rw_fail_null(NULL, "rw_checkpoint_wait", "checkpoint");
     rw_checkpoint_join(c);
     const rw_status status = c->status;
     c->status = RW_OK;
@@ -233,7 +233,7 @@ static rw_status copy_and_write(rw_checkpoint *c, const struct rw_snapshot_of *w
 rw_status rw_checkpoint_save(rw_checkpoint *c, uint64_t step, const void *extra, size_t extra_bytes)
 {
     RW_ENTER(RW_CONTEXT_OF(c), RW_ERR_ARGUMENT);
-    if (!c) return rw_fail_null(NULL, "rw_checkpoint_save", "c");
+    if (!c) return rw_fail_null(NULL, "rw_checkpoint_save", "checkpoint");
     rw_context *const ctx = c->ctx;
     if (ctx->status) return ctx->status;
     if (!extra && extra_bytes) return rw_fail_null(ctx, "rw_checkpoint_save", "extra");

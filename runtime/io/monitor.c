@@ -113,7 +113,7 @@ static void judge_update(rw_monitor *m, struct rw_shown_step *s)
 rw_status rw_monitor_set_policy(rw_monitor *m, unsigned alerts, rw_recovery recovery)
 {
     RW_ENTER(RW_CONTEXT_OF(m), RW_ERR_ARGUMENT);
-    if (!m) return rw_fail_null(NULL, "rw_monitor_set_policy", "m");
+    if (!m) return rw_fail_null(NULL, "rw_monitor_set_policy", "monitor");
     if (alerts >> RW_ALERTS || (unsigned)recovery >= RECOVERIES)
         return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_set_policy(alerts, recovery): expected alerts below "
                        "%#x and a recovery of 0 to %d, got %#x and %d", 1u << RW_ALERTS, (int)RECOVERIES - 1, alerts,
@@ -146,7 +146,7 @@ static rw_status write_line(rw_monitor *m, const struct rw_line *l, const char *
 rw_status rw_monitor_recovered(rw_monitor *m, uint64_t step, unsigned alerts, rw_recovery recovery, const char *note)
 {
     RW_ENTER(RW_CONTEXT_OF(m), RW_ERR_ARGUMENT);
-    if (!m) return rw_fail_null(NULL, "rw_monitor_recovered", "m");
+    if (!m) return rw_fail_null(NULL, "rw_monitor_recovered", "monitor");
     if ((unsigned)recovery >= RECOVERIES)
         return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_recovered(recovery): expected 0 to %d, got %d",
                        (int)RECOVERIES - 1, (int)recovery);
@@ -218,7 +218,7 @@ static rw_status add_file(rw_monitor *m, rw_monitor_format format, const char *p
 rw_status rw_monitor_add(rw_monitor *m, rw_monitor_format format, const char *path)
 {
     RW_ENTER(RW_CONTEXT_OF(m), RW_ERR_ARGUMENT);
-    if (!m) return rw_fail_null(NULL, "rw_monitor_add", "m");
+    if (!m) return rw_fail_null(NULL, "rw_monitor_add", "monitor");
     if (!path || !*path)
         return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_add(path): expected the name of a file, got none");
     if (format != RW_MONITOR_TENSORBOARD && format != RW_MONITOR_PROMETHEUS)
@@ -301,7 +301,7 @@ rw_status rw_monitor_create(rw_monitor **ret, rw_context *ctx, const char *path)
 rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
 {
     RW_ENTER(RW_CONTEXT_OF(m), RW_ERR_ARGUMENT);
-    if (!m) return rw_fail_null(NULL, "rw_monitor_watch", "m");
+    if (!m) return rw_fail_null(NULL, "rw_monitor_watch", "monitor");
     if (m->ctx->status) return m->ctx->status;
     const rw_monitor_sources s = sources ? *sources : (rw_monitor_sources){ 0 };
     struct rw_watched created;
@@ -403,7 +403,7 @@ static rw_status read_update(rw_monitor *m, struct rw_shown_step *s)
 rw_status rw_monitor_check(rw_monitor *m, const rw_monitor_values *v, unsigned *ret_alerts)
 {
     RW_ENTER(RW_CONTEXT_OF(m), RW_ERR_ARGUMENT);
-    if (!m) return rw_fail_null(NULL, "rw_monitor_check", "m");
+    if (!m) return rw_fail_null(NULL, "rw_monitor_check", "monitor");
     if (!v) return rw_fail_null(m->ctx, "rw_monitor_check", "values");
     const rw_status runs = rw_check_runs(m->ctx, "rw_monitor_check");
     if (runs) return runs;
@@ -441,7 +441,7 @@ static rw_status evaluate(rw_monitor *m, const rw_monitor_values *v)
 rw_status rw_monitor_step(rw_monitor *m, const rw_monitor_values *v, unsigned *ret_alerts)
 {
     RW_ENTER(RW_CONTEXT_OF(m), RW_ERR_ARGUMENT);
-    if (!m) return rw_fail_null(NULL, "rw_monitor_step", "m");
+    if (!m) return rw_fail_null(NULL, "rw_monitor_step", "monitor");
     if (!v) return rw_fail_null(m->ctx, "rw_monitor_step", "values");
     const rw_status runs = rw_check_runs(m->ctx, "rw_monitor_step");
     if (runs) return runs;
@@ -468,7 +468,7 @@ static rw_status write_validation_event(rw_monitor *m, uint64_t step)
 rw_status rw_monitor_validation(rw_monitor *m, uint64_t step, double loss)
 {
     RW_ENTER(RW_CONTEXT_OF(m), RW_ERR_ARGUMENT);
-    if (!m) return rw_fail_null(NULL, "rw_monitor_validation", "m");
+    if (!m) return rw_fail_null(NULL, "rw_monitor_validation", "monitor");
     struct rw_line line = { .text = m->text, .room = m->room };
     rw_line_put(&line, "{\"step\":%" PRIu64, step);
     rw_line_number(&line, "validation_loss", loss);

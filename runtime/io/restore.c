@@ -477,7 +477,7 @@ static rw_status check_tapes(rw_context *ctx)
 rw_status rw_checkpoint_load(rw_checkpoint *c, rw_checkpoint_found *ret_found)
 {
     RW_ENTER(RW_CONTEXT_OF(c), RW_ERR_ARGUMENT);
-    if (!c) return rw_fail_null(NULL, "rw_checkpoint_load", "c");
+    if (!c) return rw_fail_null(NULL, "rw_checkpoint_load", "checkpoint");
     if (c->ctx->status) return c->ctx->status;
     struct loading l = { .c = c, .ctx = c->ctx, .threads = c->ctx->threads, .file.fd = -1 };
     rw_status status = rw_check_runs(c->ctx, "rw_checkpoint_load");

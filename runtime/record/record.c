@@ -472,7 +472,7 @@ static bool call_is_sound(struct recording *r, rw_tensor *const *in, size_t n, c
     char text[128];
     if (n > takes || (!is_variadic && n != takes))
         snprintf(text, sizeof text, "n: expected %s%zu inputs, got %zu", is_variadic ? "0 to " : "", takes, n);
-    else if (n && !in) snprintf(text, sizeof text, "inputs is NULL; expected an array of %zu tensors", n);
+    else if (n && !in) snprintf(text, sizeof text, "in is NULL; expected an array of %zu tensors", n);
     else if (attrs_size > UINT16_MAX || (attrs_size && !attrs))
         snprintf(text, sizeof text, "attributes: expected at most %d bytes, and not NULL, got %zu%s", UINT16_MAX,
                  attrs_size, attrs ? "" : " at NULL");

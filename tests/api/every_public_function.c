@@ -109,6 +109,7 @@ struct call {
     bool legal; /* allowed inside functions that the library calls */
     int n;      /* number of arguments, and number of wrong values of each */
     int wrong[16];
+    const char *nulls[16]; /* the argument's name, if its first wrong value is NULL */
 };
 
 #include "public_calls.h"
@@ -407,6 +408,17 @@ static bool shows_null(const struct world *w)
     return strstr(rw_error_message(w->ctx), "(null)") || strstr(rw_error_message(NULL), "(null)");
 }
 
+/* A message about a NULL argument has the name that the header gives it, and says what is expected there. */
+static bool names_null(const struct world *w, const char *name)
+{
+    const char *const text = *rw_error_message(w->ctx) ? rw_error_message(w->ctx) : rw_error_message(NULL);
+    const char *const at = strstr(text, " is NULL; expected ");
+    const size_t n = strlen(name);
+    if (!at) return true;
+    return (size_t)(at - text) > n && !strncmp(at - n, name, n) && at[-(ptrdiff_t)n - 1] == ' ' &&
+           !strstr(at, "a valid pointer");
+}
+
 /* Argument i has wrong value k, for a caller whose file is known or not. */
 static void with_wrong(const struct call *c, int i, int k, bool has_file)
 {
@@ -417,6 +429,8 @@ static void with_wrong(const struct call *c, int i, int k, bool has_file)
     snprintf(place, sizeof place, "argument %d, way %d%s", i + 1, k + 1, has_file ? "" : ", without a file");
     snprintf(verdict->text, sizeof verdict->text, "the process ends: %s", place);
     if (!strstr(c->name, "destroy") && !is_slow(c)) c->call(&w);
+    /* No member of a zeroed struct is missing. */
+    const bool is_sound = !strstr(rw_error_message(w.ctx), " is NULL") && !strstr(rw_error_message(NULL), " is NULL");
     rw_error_clear(w.ctx);
     rw_error_clear(NULL);
     w.at = i;
@@ -426,6 +440,9 @@ static void with_wrong(const struct call *c, int i, int k, bool has_file)
     *verdict->text = '\0';
     if (c->returns == STATUS && w.answer.status && !is_told(&w)) fault("a status without a message: ", place);
     if (shows_null(&w)) fault("a message prints NULL: ", place);
+    if (!k && c->nulls[i] && is_sound && !names_null(&w, c->nulls[i]))
+        fault("a message does not name the NULL argument, or what is expected: ",
+              *rw_error_message(w.ctx) ? rw_error_message(w.ctx) : rw_error_message(NULL));
     close_world(&w);
 }
 

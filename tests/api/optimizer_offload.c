@@ -357,7 +357,7 @@ Test(optimizer_offload, invalid_settings_are_refused_when_the_optimizer_is_creat
             "(states.place): expected 0 to 2, got 3");
     expect_refused((rw_state_offload){ .path = folder }, RW_ERR_ARGUMENT, folder);
     expect_refused((rw_state_offload){ .place = RW_STATE_FILE }, RW_ERR_ARGUMENT,
-                   "(states.path): expected a file's name");
+                   "(states.path): expected an existing folder");
     expect_refused((rw_state_offload){ .place = RW_STATE_FILE, .path = "/no/such/folder" }, RW_ERR_IO,
                    "/no/such/folder");
     expect_refused((rw_state_offload){ .place = RW_STATE_FILE, .path = "/proc/self" }, RW_ERR_IO, "/proc/");

@@ -96,8 +96,8 @@ def value_of(kind, name):
 
 
 def call_of(name, arguments):
-    """The call, and the number of wrong values of each argument."""
-    texts, counts = [], []
+    """The call, the number of wrong values of each argument, and its name if the first of them is NULL."""
+    texts, counts, nulls = [], [], []
     for i, (kind, label) in enumerate(arguments):
         if kind.startswith('...') or (kind + label).strip() == 'void':
             break
@@ -105,13 +105,14 @@ def call_of(name, arguments):
             value_of(kind.strip(), label)
         texts.append(f'PICK({i}, {kind.strip()}, {sound}, {", ".join(wrong)})' if wrong else sound)
         counts.append(len(wrong))
-    return f'{name}({", ".join(texts)})', counts
+        nulls.append(f'"{label}"' if wrong[:1] == NULLS else 'NULL')
+    return f'{name}({", ".join(texts)})', counts, nulls
 
 
 def written(functions):
     rows = []
     for returns, name, arguments in functions:
-        call, counts = call_of(name, arguments)
+        call, counts, nulls = call_of(name, arguments)
         yield f'static void call_{name}(struct world *w)'
         yield '{'
         if returns == 'rw_status':
@@ -122,11 +123,11 @@ def written(functions):
             yield f'    {call};'
         yield '}'
         kind = 'STATUS' if returns == 'rw_status' else 'TENSOR' if returns == 'rw_tensor *' else 'OTHER'
-        numbers = ', '.join(map(str, counts)) or '0'
+        numbers, names = ', '.join(map(str, counts)) or '0', ', '.join(nulls) or 'NULL'
         types = ', '.join(kind.strip() for kind, _ in arguments)
         legal = str(name in LEGAL).lower()
         rows.append(f'    {{ "{name.removesuffix("_at")}", "{types}", call_{name}, {kind}, {legal}, {len(counts)}, '
-                    f'{{ {numbers} }} }},')
+                    f'{{ {numbers} }}, {{ {names} }} }},')
     yield 'static const struct call calls[] = {'
     yield from rows
     yield '};'
