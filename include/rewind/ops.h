@@ -351,6 +351,9 @@ RW_API rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tenso
 /**
  * Softmax over the last axis of scale * scores with a causal mask: scores [..., s, kv]; query i sees keys up to
  * i + (kv - s), and other elements are 0. For attention with explicit scores: matmul, this op, dropout, matmul.
+ *
+ * An excluded element has no effect, whatever its contents: infinity or NaN in it, or in its upstream gradient, changes
+ * no bit of results and gradients, and its own gradient is 0. This does not hold for upstream gradients in rw_grad().
  */
 RW_API rw_tensor *rw_causal_softmax_at(rw_site at, rw_tape *t, rw_tensor *scores, double scale);
 #define rw_causal_softmax(...) rw_causal_softmax_at(RW_HERE, __VA_ARGS__)

@@ -130,41 +130,43 @@ VEC_INLINE void softmax_row_d(const struct row *r, rw_dtype dtype, bool logarith
     for (int64_t i = r->seen; i < r->n; i++) put(r->y, dtype, r->at + i * r->stride, 0);
 }
 
-/* x: y of the forward pass, z: dy */
+/* x: y of the forward pass, z: dy. Masked elements of dy are not read: 0 times NaN is NaN. */
 VEC_INLINE void backward_row_f(const struct row *r, rw_dtype dtype, bool logarithm)
 {
     struct nf_parts dot = nf_parts_all(0);
-    for (int64_t i = 0; i < r->n; i += VF_LANES) {
-        const struct nf_parts y = load(r->x, dtype, r->at, i, r->n), dy = load(r->z, dtype, r->at, i, r->n);
+    for (int64_t i = 0; i < r->seen; i += VF_LANES) {
+        const struct nf_parts y = load(r->x, dtype, r->at, i, r->seen), dy = load(r->z, dtype, r->at, i, r->seen);
         for (int p = 0; p < NF_PARTS; p++) {
             if (logarithm) dot.part[p] += dy.part[p];
             else dot.part[p] += y.part[p] * dy.part[p];
         }
     }
     const float sum = nf_parts_sum(dot), scale = (float)r->scale;
-    for (int64_t i = 0; i < r->n; i += VF_LANES) {
-        const struct nf_parts y = load(r->x, dtype, r->at, i, r->n), dy = load(r->z, dtype, r->at, i, r->n);
+    for (int64_t i = 0; i < r->seen; i += VF_LANES) {
+        const struct nf_parts y = load(r->x, dtype, r->at, i, r->seen), dy = load(r->z, dtype, r->at, i, r->seen);
         struct nf_parts dx;
         for (int p = 0; p < NF_PARTS; p++) {
             if (logarithm) dx.part[p] = dy.part[p] - nf_exp(y.part[p]) * sum;
             else dx.part[p] = y.part[p] * (dy.part[p] - sum) * scale;
         }
-        store(r->y, dtype, r->at, i, r->n, dx);
+        store(r->y, dtype, r->at, i, r->seen, dx);
     }
+    rest_of_row(r, dtype);
 }
 
 VEC_INLINE void backward_row_d(const struct row *r, rw_dtype dtype, bool logarithm)
 {
     double sum = 0;
-    for (int64_t i = 0; i < r->n; i++) {
+    for (int64_t i = 0; i < r->seen; i++) {
         const double dy = get(r->z, dtype, r->at + i * r->stride);
         sum += logarithm ? dy : get(r->x, dtype, r->at + i * r->stride) * dy;
     }
-    for (int64_t i = 0; i < r->n; i++) {
+    for (int64_t i = 0; i < r->seen; i++) {
         const int64_t at = r->at + i * r->stride;
         const double y = get(r->x, dtype, at), dy = get(r->z, dtype, at);
         put(r->y, dtype, at, logarithm ? dy - exp(y) * sum : y * (dy - sum) * r->scale);
     }
+    for (int64_t i = r->seen; i < r->n; i++) put(r->y, dtype, r->at + i * r->stride, 0);
 }
 
 /* Up to NF_LANES adjacent rows: the axis is not the last one. Lanes are independent, so vectors may have any width. */
@@ -237,7 +239,7 @@ VEC_INLINE void run_rows(const struct rows *s, int64_t first, int64_t end, bool 
         const int64_t c = i % s->pieces * s->side, lanes = inner - c < s->side ? inner - c : s->side;
         struct row r = { k->in[0].data, backward ? k->in[1].data : NULL, k->out[0].data,
                          i / s->pieces * n * inner + c, inner, n, n, s->a->scale };
-        if (s->a->causal && !backward) {
+        if (s->a->causal) {
             const int64_t seen = i % s->queries + 1 + (n - s->queries);
             r.seen = seen < 0 ? 0 : seen < n ? seen : n;
         }

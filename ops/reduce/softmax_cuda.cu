@@ -107,7 +107,7 @@ template <typename W> __device__ __forceinline__ W slope(W y, W dy, W sum, W sca
     return logarithm ? dy - static_cast<W>(exp(y)) * sum : y * (dy - sum) * scale;
 }
 
-/* The gradient of rows that are held in registers. */
+/* The gradient of rows that are held in registers. Masked elements of dy do not count: 0 times NaN is NaN. */
 template <typename T, int PACKS, int G>
 __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) backward_kernel(const T *y, const T *dy, T *dx, job j)
 {
@@ -116,12 +116,14 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) backward_kernel(c
     const int t = threadIdx.x % G, n = static_cast<int>(j.n);
     const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G;
     if (i >= j.rows) return;
+    const int seen = static_cast<int>(j.seen(i));
     float sum = 0;
     int round = 0;
     row ry, rdy;
     ry.load(y + i * n, t, n), rdy.load(dy + i * n, t, n);
 #pragma unroll
     for (int c = 0; c < PACKS * row::size; c++) {
+        if (row::place(c / row::size, t) + c % row::size >= seen) continue;
         const float g = widen(rdy.v[c / row::size].x[c % row::size]);
         if (j.logarithm) sum += g;
         else sum = fmaf(widen(ry.v[c / row::size].x[c % row::size]), g, sum);
@@ -132,9 +134,11 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) backward_kernel(c
         pack<T> out;
         if (row::place(p, t) >= n) continue;
 #pragma unroll
-        for (int e = 0; e < row::size; e++)
-            out.x[e] = narrow<T>(
-                slope(widen(ry.v[p].x[e]), widen(rdy.v[p].x[e]), sum, static_cast<float>(j.scale), j.logarithm));
+        for (int e = 0; e < row::size; e++) {
+            const float v =
+                slope(widen(ry.v[p].x[e]), widen(rdy.v[p].x[e]), sum, static_cast<float>(j.scale), j.logarithm);
+            out.x[e] = narrow<T>(row::place(p, t) + e < seen ? v : 0);
+        }
         store_pack(dx + i * n + row::place(p, t), out);
     }
 }
@@ -184,14 +188,16 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
     const int t = threadIdx.x % G;
     const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G, start = i * j.n;
     if (i >= j.rows) return;
+    const int64_t seen = j.seen(i);
     W sum = 0;
     int round = 0;
-    for (int64_t c = t; c < j.n; c += G)
+    for (int64_t c = t; c < seen; c += G)
         sum += j.logarithm ? widen(dy[start + c]) : widen(y[start + c]) * widen(dy[start + c]);
     sum = group_sum<G>(sum, shared, round);
     for (int64_t c = t; c < j.n; c += G)
-        dx[start + c] = narrow<T>(
-            slope(widen(y[start + c]), widen(dy[start + c]), sum, static_cast<W>(j.scale), j.logarithm));
+        dx[start + c] = c < seen ? narrow<T>(slope(widen(y[start + c]), widen(dy[start + c]), sum,
+                                                   static_cast<W>(j.scale), j.logarithm))
+                                 : narrow<T>(W(0));
 }
 
 /* ---- an axis other than the last: blockDim.x columns of a slab of n x inner, blockDim.y rows at a time ---- */
