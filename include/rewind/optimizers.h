@@ -51,7 +51,8 @@ typedef struct rw_state_offload {
 
 /** Zero means the default in brackets, which is PyTorch's; RW_ZERO means zero. So `.weight_decay = 0` is a decay of
     0.01, and `.weight_decay = RW_ZERO` is none. A negative weight_decay or beta means zero, too. Refused: a negative
-    learning rate or epsilon, a beta of 1 or more, and numbers that are not finite. */
+    learning rate or epsilon, a beta of 1 or more, numbers that are not finite, and a rate that does not fit, see
+    rw_optimizer_set(). */
 typedef struct rw_adamw_params {
     double lr;           ///< learning rate [1e-3]; RW_ZERO: parameters are frozen until rw_optimizer_set_lr()
     double beta1, beta2; ///< decay of the moments [0.9, 0.999]
@@ -155,8 +156,11 @@ RW_API void rw_optimizer_destroy(rw_optimizer **opt);
  */
 RW_API rw_status rw_optimizer_step(rw_optimizer *opt);
 
-/** Sets the learning rate of later steps and launches to lr; zero freezes the parameters. A rate that is negative or
-    not finite changes nothing and is a sticky RW_ERR_ARGUMENT, which the next step returns. */
+/**
+ * Sets the learning rate of later steps and launches to lr; zero freezes the parameters. A rate that is negative or not
+ * finite changes nothing and is a sticky RW_ERR_ARGUMENT, which the next step returns. The same holds for a rate that
+ * does not fit the settings of a parameter, see rw_optimizer_set().
+ */
 RW_API void rw_optimizer_set_lr(rw_optimizer *opt, double lr);
 
 /** Settings of one parameter, in place of PyTorch's parameter groups. Zero means the default in brackets; RW_ZERO and
@@ -168,9 +172,13 @@ typedef struct rw_optimizer_settings {
 
 /**
  * Sets how one parameter is updated, from the next step or launch on. Checkpoints save it (rewind/checkpoint.h).
+ *
+ * The learning rate times lr_factor, also divided by Adam's correction, and its product with the weight decay must be
+ * finite in float32 (float64 for a float64 parameter). Otherwise a gradient of zero would give a weight of NaN.
  * @param settings NULL for the defaults.
- * @return RW_OK; RW_ERR_ARGUMENT, which is sticky, if the optimizer does not hold this parameter, or for a number that
- *         is not finite.
+ * @return RW_OK; RW_ERR_ARGUMENT, which is sticky, if the optimizer does not hold this parameter, for a number that is
+ *         not finite, or if the optimizer's learning rate does not fit: the message has all numbers. Then the earlier
+ *         settings stay.
  */
 RW_API rw_status rw_optimizer_set(rw_optimizer *opt, rw_tensor *param, const rw_optimizer_settings *settings);
 

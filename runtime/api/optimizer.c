@@ -16,7 +16,9 @@
 
 #include <rewind/ops.h>
 
+#include <float.h>
 #include <math.h>
+#include <stdio.h>
 
 #define OPERANDS (3 + RW_UPDATE_STATES) /* inputs of each, without its sums */
 
@@ -309,6 +311,65 @@ static rw_status open_update(rw_optimizer *opt, struct rw_update *ret)
     return status;
 }
 
+/* ---- rates ---- */
+
+/* Whether the parameter decays by its rank. */
+static bool decays_by_rank(const rw_optimizer *opt, const struct rw_member *x)
+{
+    return opt->numbers.decay_all || rw_layout_of(opt->ctx, &x->param->tensor)->rank > 1;
+}
+
+/* The numbers of the parameter's updates, with these settings of it. */
+static struct rw_optimizer_numbers numbers_of(const rw_optimizer *opt, const struct rw_member *x, double lr,
+                                              double lr_factor, double weight_decay)
+{
+    struct rw_optimizer_numbers n = opt->numbers;
+    n.lr = lr * lr_factor;
+    n.weight_decay = weight_decay >= 0 ? weight_decay : decays_by_rank(opt, x) ? n.weight_decay : 0;
+    return n;
+}
+
+bool rw_optimizer_rate_fits(const rw_optimizer *opt, size_t i, double lr, double lr_factor, double weight_decay)
+{
+    const struct rw_member *const x = &opt->members[i];
+    const double most = x->param->tensor.dtype == RW_F64 ? DBL_MAX : (double)FLT_MAX;
+    const struct rw_optimizer_numbers n = numbers_of(opt, x, lr, lr_factor, weight_decay);
+    struct rw_update_row row;
+    opt->kind->row(&row, &n, 1); /* of all steps, the first divides the rate by the smallest correction */
+    return row.lr / row.correction1 <= most && fabs(row.decay) <= most && fabs(row.l2) <= most;
+}
+
+/* Refuses a rate whose product with the settings of the parameter is not finite: 0 times it would be NaN. */
+static rw_status check_rate(const rw_optimizer *opt, size_t i, double lr, double lr_factor, double weight_decay,
+                            const char *call)
+{
+    const struct rw_member *const x = &opt->members[i];
+    if (rw_optimizer_rate_fits(opt, i, lr, lr_factor, weight_decay)) return RW_OK;
+    return rw_fail(opt->ctx, RW_ERR_ARGUMENT,
+                   "%s: expected an update whose numbers are finite in %s, got a learning rate of %g, an lr_factor of "
+                   "%g and a weight_decay of %g for \"%s\"", call,
+                   rw_dtype_name(x->param->tensor.dtype == RW_F64 ? RW_F64 : RW_F32), lr, lr_factor,
+                   numbers_of(opt, x, lr, lr_factor, weight_decay).weight_decay, x->param->name);
+}
+
+/* The same for all parameters, with the settings that they have. */
+static rw_status check_rates(const rw_optimizer *opt, double lr, const char *call)
+{
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < opt->n; i++)
+        status = check_rate(opt, i, lr, opt->members[i].lr_factor, opt->members[i].weight_decay, call);
+    return status;
+}
+
+static rw_status check_first_rates(const rw_optimizer *opt)
+{
+    char call[64];
+    snprintf(call, sizeof call, "%s(lr)", opt->kind->create);
+    return check_rates(opt, opt->numbers.lr, call);
+}
+
+/* ---- all parameters ---- */
+
 /* Adds all parameters that are trained and not excluded, their states, and the planned update. */
 static rw_status add_members(rw_optimizer *opt, const rw_state_offload *where)
 {
@@ -323,6 +384,7 @@ static rw_status add_members(rw_optimizer *opt, const rw_state_offload *where)
     if (status) return no_memory(ctx, opt->kind->create);
     status = offload && has_states(opt) ? add_offloaded_pieces(opt, where) : add_pieces(opt);
     if (!status) status = rw_states_check_bytes(ctx, opt->bytes, opt->kind->create);
+    if (!status) status = check_first_rates(opt);
     if (!status) status = add_rows(opt);
     return status ? status : open_update(opt, &opt->update);
 }
@@ -402,10 +464,10 @@ void rw_optimizer_set_lr(rw_optimizer *opt, double lr)
 {
     RW_ENTER(RW_CONTEXT_OF(opt), );
     if (!opt) return;
-    if (lr >= 0 && isfinite(lr)) opt->numbers.lr = lr;
-    else
+    if (!(lr >= 0 && isfinite(lr)))
         rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set_lr(lr): expected a finite number of 0 or more, got %g",
                 lr);
+    else if (!check_rates(opt, lr, "rw_optimizer_set_lr(lr)")) opt->numbers.lr = lr;
 }
 
 static struct rw_member *member_of(const rw_optimizer *opt, const rw_tensor *param)
@@ -442,8 +504,13 @@ rw_status rw_optimizer_set(rw_optimizer *opt, rw_tensor *param, const rw_optimiz
     if (!isfinite(s.lr_factor) || !isfinite(s.weight_decay))
         return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set: lr_factor, weight_decay of \"%s\": expected "
                        "finite numbers, got %g and %g", x->param->name, s.lr_factor, s.weight_decay);
-    x->lr_factor = rw_or_default_positive(s.lr_factor, 1);
-    x->weight_decay = rw_or_default_positive(s.weight_decay, -1);
+    const double lr_factor = rw_or_default_positive(s.lr_factor, 1);
+    const double weight_decay = rw_or_default_positive(s.weight_decay, -1);
+    const rw_status status = check_rate(opt, (size_t)(x - opt->members), opt->numbers.lr, lr_factor, weight_decay,
+                                        "rw_optimizer_set(lr_factor, weight_decay)");
+    if (status) return status;
+    x->lr_factor = lr_factor;
+    x->weight_decay = weight_decay;
     return RW_OK;
 }
 
@@ -474,11 +541,8 @@ static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
 {
     const struct rw_member *const x = &opt->members[i];
     struct rw_update_row *const row = &opt->rows[x->piece];
-    struct rw_optimizer_numbers n = opt->numbers;
-    const bool decays = n.decay_all || rw_layout_of(opt->ctx, &x->param->tensor)->rank > 1;
-    struct known *const k = &known[decays];
-    n.lr = rate_of(opt, x);
-    n.weight_decay = x->weight_decay >= 0 ? x->weight_decay : decays ? n.weight_decay : 0;
+    const struct rw_optimizer_numbers n = numbers_of(opt, x, opt->numbers.lr, x->lr_factor, x->weight_decay);
+    struct known *const k = &known[decays_by_rank(opt, x)];
     if (k->step != x->step + 1 || k->lr != n.lr || k->weight_decay != n.weight_decay) {
         *k = (struct known){ .step = x->step + 1, .lr = n.lr, .weight_decay = n.weight_decay };
         opt->kind->row(&k->row, &n, k->step);

@@ -56,6 +56,9 @@ rw_status rw_optimizer_write(rw_optimizer *opt, size_t i, int j, const void *fro
 void rw_optimizer_rewrite_end(rw_optimizer *opt);
 /* The parameter and its states were written: they are the result of that many updates. */
 void rw_optimizer_resume(rw_optimizer *opt, size_t i, uint64_t step, bool current);
+/* Whether all numbers of updates of parameter i are finite in its type: with this rate, and these settings of it. */
+bool rw_optimizer_rate_fits(const rw_optimizer *opt, size_t i, double lr, double lr_factor, double weight_decay);
+
 /* Sets the settings of rw_optimizer_kept(), which are finite, with an lr_factor of 0 or more. */
 void rw_optimizer_resume_settings(rw_optimizer *opt, size_t i, double lr_factor, double weight_decay);
 

@@ -191,6 +191,15 @@ static rw_status find_settings(struct loading *l, size_t i, const struct rw_kept
     return RW_OK;
 }
 
+/* The file's rate with the settings that the parameter will have. */
+static rw_status check_rate(struct loading *l, size_t i, const struct rw_kept *k)
+{
+    double settings[2] = { k->lr_factor, k->weight_decay };
+    if (l->settings[i]) memcpy(settings, l->settings[i], sizeof settings);
+    if (rw_optimizer_rate_fits(l->c->optimizer, i, l->lr, settings[0], settings[1])) return RW_OK;
+    return refuse_number(l, RW_SNAPSHOT_LR, l->lr, "a learning rate whose product with each lr_factor is finite");
+}
+
 static rw_status find_kept(struct loading *l, size_t i)
 {
     const struct rw_kept k = rw_optimizer_kept(l->c->optimizer, i);
@@ -207,7 +216,8 @@ static rw_status find_kept(struct loading *l, size_t i)
         return refuse(l, RW_ERR_IO, "\"%.300s\" is not in the file", name);
     l->counts[i] = elements_of(l, entry);
     status = check_count(l, name, l->counts[i]);
-    return status ? status : find_settings(l, i, &k);
+    if (!status) status = find_settings(l, i, &k);
+    return status ? status : check_rate(l, i, &k);
 }
 
 /* As it was written, to its end. */

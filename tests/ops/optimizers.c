@@ -379,3 +379,34 @@ Test(optimizers, refuse_numbers_that_make_no_sense)
     rw_optimizer_destroy(NULL);
     fixture_close(&b);
 }
+
+/* The rate of a parameter is a product. The call that sets the second of its numbers is refused, with a message that
+   names all, and the weights stay finite with the numbers before. */
+Test(optimizers, refuse_rates_that_overflow)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_optimizer *opt = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2, 2));
+    float got[4];
+    rw_init_constant(w, 1);
+    refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 1e39 }), opt,
+            "rw_sgd_create(lr): expected an update whose numbers are finite in f32, got a learning rate of 1e+39, an "
+            "lr_factor of 1 and a weight_decay of 0 for \"w\"");
+    refused(&b, rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .lr = 3e38 }), opt, "rw_adam_create(lr)");
+    refused(&b, rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 1e30, .weight_decay = 1e10 }), opt,
+            "a weight_decay of 1e+10");
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 1e30 }), RW_OK);
+    refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .lr_factor = 1e30 }), NULL,
+            "rw_optimizer_set(lr_factor, weight_decay): expected an update whose numbers are finite in f32, got a "
+            "learning rate of 1e+30, an lr_factor of 1e+30 ");
+    cr_expect_eq(rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .lr_factor = 1e5 }), RW_OK);
+    rw_optimizer_set_lr(opt, 1e35);
+    refused(&b, rw_optimizer_step(opt), NULL, "rw_optimizer_set_lr(lr): expected an update whose numbers are finite in "
+            "f32, got a learning rate of 1e+35, an lr_factor of 100000 ");
+    cr_assert_eq(rw_write(rw_gradient(w), (float[4]){ 0 }, sizeof got), RW_OK);
+    cr_assert_eq(rw_optimizer_step(opt), RW_OK);
+    cr_assert_eq(rw_read(NULL, w, got, sizeof got), RW_OK);
+    for (int i = 0; i < 4; i++) cr_expect_eq(got[i], 1, "%g", (double)got[i]);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+}
