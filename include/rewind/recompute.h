@@ -76,6 +76,8 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  * If a budget cannot be met, the first call that plans a step returns RW_ERR_BUDGET before anything is executed, and
  * the message has the minimum budget in bytes. The policy stays, so later calls fail in the same way until another
  * policy is set.
+ *
+ * A call between rw_item() of a loss and rw_backward() applies to the next step, because rw_item() has begun this one.
  * @return RW_OK; RW_ERR_POLICY with the position of the mistake; RW_ERR_UNSUPPORTED for budget: with +offload:NAME,
  *         which is valid syntax but not implemented. On failure the old policy stays.
  */
