@@ -127,7 +127,7 @@ static void end_at_many_limits(enum verdict (*within)(size_t), size_t most)
 {
     const size_t base = address_space();
     int did = 0, refused = 0;
-    for (size_t more = 0; more < most; more += more < 36 * MIB ? 2 * MIB : 16 * MIB) {
+    for (size_t more = 0; more < most; more += more < 48 * MIB ? MIB : 16 * MIB) {
         const int end = in_a_child(within, base + more);
         cr_expect(end == DID || end == REFUSED, "with %zu MiB left: %s %d", more / MIB, end > 128 ? "signal" : "exit",
                   end > 128 ? end - 128 : end);

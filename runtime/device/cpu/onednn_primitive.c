@@ -16,6 +16,7 @@
  * exception that is not caught. So it is called only while this much address space is available, plus ROOM_TIMES the
  * memory of the primitive: each of its kernels takes 256 KiB of address space, and more while it is made. An ordinary
  * primitive takes less than a quarter of LIBRARY_ROOM. Other threads of the program can still take the rest in between.
+ * A first execution may make code, too (may_execute()).
  */
 #define LIBRARY_ROOM ((size_t)16 << 20)
 #define ROOM_TIMES 8
@@ -414,10 +415,21 @@ dnnl_status_t rw_onednn_point(dnnl_memory_t m, const void *data)
     return dnnl_memory_set_data_handle(m, (void *)(uintptr_t)data);
 }
 
+/* The library makes some code at an execution, once per process, whatever primitive is the first to need it. */
+static bool may_execute(struct rw_onednn_primitive *p, dnnl_primitive_t primitive)
+{
+    _Atomic bool *const had_room = primitive == p->reorder ? &p->has_reordered : &p->has_run;
+    if (atomic_load_explicit(had_room, memory_order_relaxed)) return true;
+    const bool has_room = library_has_room(p->bytes);
+    if (has_room) atomic_store_explicit(had_room, true, memory_order_relaxed);
+    return has_room;
+}
+
 /* Runs with one OpenMP thread and with signals blocked. */
 rw_status rw_onednn_execute(struct rw_onednn_primitive *p, dnnl_primitive_t primitive, int thread,
                             const dnnl_exec_arg_t *args, int n)
 {
+    if (!may_execute(p, primitive)) return RW_ERR_MEMORY;
     sigset_t signals;
     const int allowed = rw_onednn_threads_enter();
     rw_signals_hold(&signals);

@@ -8,6 +8,7 @@
 #include "device/cpu/onednn.h"
 
 #include <oneapi/dnnl/dnnl.h>
+#include <stdatomic.h>
 
 #define RW_ONEDNN_TRY(expr)               \
     do {                                  \
@@ -57,6 +58,7 @@ struct rw_onednn_primitive {
     dnnl_primitive_t reorder; /* converts some filters of it from or to dense ones */
     int64_t filters;          /* that are converted at a time, all or a few, */
     int64_t step;             /* and the elements of the layout from one group to the next */
+    _Atomic bool has_run, has_reordered; /* its first executions, of the primitive and of the conversion, had room */
     /* Operands: a, b, bias, c of a product; image, weight in the primitive's layout, bias, result of a convolution.
        Then scratch memory, the dense weight and the converted one, or the parts of them that are converted at a
        time. */
