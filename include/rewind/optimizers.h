@@ -51,7 +51,7 @@ typedef struct rw_state_offload {
 
 /** Zero means the default in brackets, which is PyTorch's; RW_ZERO means zero. So `.weight_decay = 0` is a decay of
     0.01, and `.weight_decay = RW_ZERO` is none. A negative weight_decay or beta means zero, too. Refused: a negative
-    learning rate or epsilon, a beta of 1 or more, numbers that are not finite, and a rate that does not fit, see
+    learning rate or epsilon, a beta of 1 or more, numbers that are not finite, and a rate that overflows, see
     rw_optimizer_set(). */
 typedef struct rw_adamw_params {
     double lr;           ///< learning rate [1e-3]; RW_ZERO: parameters are frozen until rw_optimizer_set_lr()

@@ -1,7 +1,7 @@
 /*
  * Attention with infinity and NaN in excluded rows: a key that a mask, a causal rule, a window or a document excludes
- * has no effect, forward and backward. Results that do not depend on such a row are compared by bytes with those of a
- * run in which it holds ordinary numbers.
+ * has no effect, forward and backward; nor has what a causal softmax excludes. Results that do not depend on such a row
+ * are compared by bytes with those of a run in which it holds ordinary numbers.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -316,5 +316,52 @@ Test(attention_masked_nonfinite, padding_of_many_heads_has_no_effect)
     }
     cr_expect_eq(memcmp(y[0], y[1], sizeof y[0]), 0, "y");
     for (int k = 0; k < 3; k++) cr_expect_eq(memcmp(g[0][k], g[1][k], sizeof x), 0, "gradient %d", k);
+    fixture_close(&b);
+}
+
+/* ---- causal softmax ---- */
+
+static double score(int64_t i)
+{
+    return (double)(i * 37 % 41 - 20) / 32;
+}
+
+/* The gradient of the scores, if element (i, k) of the upstream gradient that query i does not see is `unseen`. */
+static void *causal_gradient(struct fixture *b, rw_dtype dtype, int64_t queries, int64_t keys, double unseen)
+{
+    const size_t bytes = (size_t)(queries * keys) * rw_dtype_size(dtype);
+    char *const raw = malloc(bytes);
+    for (int64_t i = 0; i < queries * keys; i++) number_put(raw, dtype, i, score(i));
+    rw_tensor *const s = rw_require_grad(b->t, rw_input(b->t, dtype, RW_SHAPE(queries, keys), raw, bytes));
+    rw_tensor *y = rw_causal_softmax(b->t, s, 0.5);
+    for (int64_t i = 0; i < queries; i++)
+        for (int64_t k = 0; k < keys; k++)
+            number_put(raw, dtype, i * keys + k, k > i + keys - queries ? unseen : score(3 * i + k));
+    rw_tensor *dy = rw_input(b->t, dtype, RW_SHAPE(queries, keys), raw, bytes);
+    cr_assert_eq(rw_backward_from(b->t, &y, &dy, 1), RW_OK, "%s", rw_error_message(b->ctx));
+    cr_assert_eq(rw_read(b->t, rw_gradient(s), raw, bytes), RW_OK, "%s", rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+    return raw;
+}
+
+/* Rows of one vector, of a warp and a block in registers, and of those that are read twice. */
+Test(attention_masked_nonfinite, gradients_that_a_causal_softmax_excludes)
+{
+    static const rw_dtype dtypes[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
+    static const int64_t sizes[][2] = { { 5, 5 }, { 5, 2 }, { 3, 16 }, { 16, 64 }, { 9, 77 }, { 3, 2048 },
+                                        { 3, 8200 } };
+    struct fixture b = fixture_open(1, 2);
+    for (int d = 0; d < 4; d++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            const int64_t queries = sizes[i][0], keys = sizes[i][1];
+            void *const want = causal_gradient(&b, dtypes[d], queries, keys, 0);
+            for (int k = 0; k < 2; k++) {
+                void *const got = causal_gradient(&b, dtypes[d], queries, keys, k ? NAN : -INFINITY);
+                cr_expect(!memcmp(got, want, (size_t)(queries * keys) * rw_dtype_size(dtypes[d])),
+                          "%s, %d queries, %d keys", rw_dtype_name(dtypes[d]), (int)queries, (int)keys);
+                free(got);
+            }
+            free(want);
+        }
     fixture_close(&b);
 }

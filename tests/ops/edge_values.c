@@ -367,46 +367,6 @@ Test(edge_values, queries_before_the_first_key_see_nothing)
     fixture_close(&b);
 }
 
-/* The gradient of the scores, if element (i, k) of the upstream gradient that query i does not see is `unseen`. */
-static double *causal_gradient(struct fixture *b, rw_dtype dtype, int64_t queries, int64_t keys, double unseen)
-{
-    const size_t bytes = (size_t)(queries * keys) * rw_dtype_size(dtype);
-    char *const raw = malloc(bytes);
-    rw_tensor *const s = made(b, dtype, RW_SHAPE(queries, keys), small);
-    rw_tensor *y = rw_causal_softmax(b->t, s, 0.5);
-    for (int64_t i = 0; i < queries; i++)
-        for (int64_t k = 0; k < keys; k++)
-            number_put(raw, dtype, i * keys + k, k > i + keys - queries ? unseen : small(3 * i + k));
-    rw_tensor *dy = rw_input(b->t, dtype, RW_SHAPE(queries, keys), raw, bytes);
-    free(raw);
-    cr_assert_eq(rw_backward_from(b->t, &y, &dy, 1), RW_OK, "%s", rw_error_message(b->ctx));
-    double *const got = numbers(b, rw_gradient(s));
-    rw_tape_reset(b->t);
-    return got;
-}
-
-/* Rows of one vector, of a warp and a block in registers, and of those that are read twice. */
-Test(edge_values, gradients_that_a_causal_mask_excludes_have_no_effect)
-{
-    static const rw_dtype dtypes[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
-    static const int64_t sizes[][2] = { { 5, 5 }, { 5, 2 }, { 3, 16 }, { 16, 64 }, { 9, 77 }, { 3, 2048 },
-                                        { 3, 8200 } };
-    struct fixture b = fixture_open(1, 2);
-    for (int d = 0; d < 4; d++)
-        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-            const int64_t n = sizes[i][0] * sizes[i][1];
-            double *const want = causal_gradient(&b, dtypes[d], sizes[i][0], sizes[i][1], 0);
-            for (int k = 0; k < 2; k++) {
-                double *const got = causal_gradient(&b, dtypes[d], sizes[i][0], sizes[i][1], k ? NAN : -INFINITY);
-                cr_expect(!memcmp(got, want, (size_t)n * sizeof *got), "%s, %d queries, %d keys",
-                          rw_dtype_name(dtypes[d]), (int)sizes[i][0], (int)sizes[i][1]);
-                free(got);
-            }
-            free(want);
-        }
-    fixture_close(&b);
-}
-
 /* ---- indexes ---- */
 
 static void expect_refused(struct fixture *b, rw_tensor *y, int32_t index)
