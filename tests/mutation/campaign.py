@@ -37,7 +37,7 @@ import zlib
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
-COPIED = ['meson.build', 'meson_options.txt', 'include', 'runtime', 'ops', 'tests', 'bench', 'examples', 'docs/ops.md']
+COPIED = ['meson.build', 'meson_options.txt', 'include', 'runtime', 'ops', 'tests', 'bench', 'examples', 'docs']
 # The scripts that run programs, and the programs that they need.
 SCRIPTS = {'trainer.py': ['examples/train_gpt', 'examples/train_text'],
            'train_gpt.sh': ['examples/train_gpt', 'examples/train_text'],

@@ -302,7 +302,7 @@ static void enter(rw_ticket ticket, uint64_t blocks, int64_t id)
                               ticket.offset < other.offset + l->entry[i].blocks;
         const bool same = l->entry[i].id == id && l->entry[i].epoch == epoch;
         if (overlaps && !same) l->clashes++;
-        known |= same;
+        known |= same && other.seed == ticket.seed && other.offset == ticket.offset;
     }
     if (known || l->n == (int)(sizeof l->entry / sizeof *l->entry)) return;
     l->entry[l->n].ticket = ticket;

@@ -27,9 +27,11 @@ extern const rw_op_def fuzz_draw;
 extern int fuzz_fail_in;
 
 /* The blocks that fuzz_draw drew: every op of every step draws its own. */
+#define FUZZ_LAUNCH 1000
 struct fuzz_ledger {
     bool closed; /* draws are not recorded: a step that is rolled back */
-    int epoch[4]; /* the step, by the program's number: an op draws the same blocks in all its executions in one step */
+    int epoch[4]; /* by the program's number: the step, or FUZZ_LAUNCH + the launch. An op draws the same blocks in all
+                     its executions in one of them */
     int n;       /* of entry */
     int clashes; /* blocks that two ops, or two steps of one op, have drawn */
     struct {

@@ -122,13 +122,22 @@ static void changed(struct mm_stage *g, bool gradients_alone)
         if (rw_tape_nodes(g->tape[k]) && (!gradients_alone || reads_gradients(g, k))) g->excused[k] = true;
 }
 
+/* The first launch draws as the step did when it was recorded. A launch that fails draws nothing: the next one draws
+   the same numbers, and until then values of the tape are those of the launch before. */
+static rw_status launch(struct mm_stage *g, rw_graph *graph)
+{
+    const int before = fuzz_ledger.epoch[0];
+    if (g->launches) fuzz_ledger.epoch[0] = FUZZ_LAUNCH + g->launches;
+    const rw_status status = rw_graph_launch(graph);
+    if (status) fuzz_ledger.epoch[0] = before;
+    else g->launches++;
+    return status;
+}
+
 static rw_status backward(struct mm_stage *g, const struct mm_event *e, rw_tensor *loss)
 {
     const int which = e->a != 0;
-    if (g->s->launches && e->tape == 0 && g->graph[which]) {
-        fuzz_ledger.epoch[0] = g->step;
-        return rw_graph_launch(g->graph[which]);
-    }
+    if (g->s->launches && e->tape == 0 && g->graph[which]) return launch(g, g->graph[which]);
     if (g->s->scales) return rw_scaler_backward(g->scaler, g->tape[e->tape], loss);
     return rw_backward(g->tape[e->tape], loss);
 }

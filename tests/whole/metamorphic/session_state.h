@@ -16,6 +16,7 @@ struct mm_stage {
     rw_weight_average *average;
     rw_checkpoint *checkpoint;
     rw_graph *graph[2]; /* of tape 0, one for each loss */
+    int launches;       /* of both, that did not fail */
     int step;
     bool over;  /* a statement was refused: the rest is not compared */
     bool clear; /* all gradients of parameters are clear */
