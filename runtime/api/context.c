@@ -5,7 +5,7 @@
 #include "api/context.h"
 
 #include "api/eval_and_backward.h"
-#include "api/speculative_step.h"
+#include "api/expected_backward.h"
 #include "api/clip_grad_norm.h"
 #include "api/layout_gc.h"
 #include "autodiff/costs.h"

@@ -1,7 +1,7 @@
 /* rw_eval(), rw_read(), rw_item(), rw_backward(), rw_grad(): which plan runs, how far, and what is held afterwards. */
 #include "api/eval_and_backward.h"
 
-#include "api/speculative_step.h"
+#include "api/expected_backward.h"
 #include "api/execute_request.h"
 #include "autodiff/differentiate.h"
 #include "run/run_advance.h"

@@ -6,7 +6,7 @@
  */
 #include "api/scaler.h"
 
-#include "api/speculative_step.h"
+#include "api/expected_backward.h"
 #include "api/optimizer_coverage.h"
 #include "api/optimizer.h"
 #include "api/cached_update_plan.h"

@@ -2,7 +2,7 @@
 #include "api/step_prediction.h"
 
 #include "api/execute_request.h"
-#include "api/speculative_step.h"
+#include "api/expected_backward.h"
 #include "autodiff/roots.h"
 #include "base/alloc.h"
 #include "plan/fastest_in_budget.h"

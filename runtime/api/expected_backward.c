@@ -1,5 +1,5 @@
 /* Begins, continues and drops steps whose backward is expected, and plans them ahead. */
-#include "api/speculative_step.h"
+#include "api/expected_backward.h"
 
 #include "api/execute_request.h"
 #include "autodiff/gradient_edges.h"

@@ -14,8 +14,8 @@
  * old elements. An op with an effect is not executed ahead of its request, except in eager mode, which refuses the
  * write.
  */
-#ifndef RW_API_SPECULATIVE_STEP_H
-#define RW_API_SPECULATIVE_STEP_H
+#ifndef RW_API_EXPECTED_BACKWARD_H
+#define RW_API_EXPECTED_BACKWARD_H
 
 #include "api/request_history.h"
 #include "run/run_state.h"
