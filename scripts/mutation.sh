@@ -24,6 +24,6 @@ if ! [ -f "$mutation_build/build/build.ninja" ]; then
         -Dcuda=disabled -Dptx=disabled -Dbench=enabled -Dexamples=enabled >"$mutation_build/log" 2>&1 ||
         { cat "$mutation_build/log"; exit 1; }
 fi
-mapfile -t targets < <(python3 "$rewind_root/tests/mutation/campaign.py" targets)
+mapfile -t targets < <(python3 "$rewind_root/tests/mutation/campaign.py" targets "$@")
 rewind_ninja "$mutation_build/build" "${targets[@]}" || exit
 exec python3 "$rewind_root/tests/mutation/campaign.py" run "$mutation_build/build" "$@"

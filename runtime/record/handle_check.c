@@ -78,7 +78,7 @@ bool rw_operand_check(rw_site at, const rw_tape *t, const rw_tensor *x, const ch
     char text[RW_FAULT_TEXT];
     if (!t) snprintf(text, sizeof text, "t is NULL; expected a tape");
     else rw_fault_text(text, x, argument, x ? "a tensor of this tape or a parameter of its context"
-                                            : "a tensor, or RW_NONE for one that may be left out", fault);
+                                            : "a tensor, or RW_NONE if the argument is optional", fault);
     rw_fail(t ? t->ctx : rw_tensor_context(x), RW_ERR_ARGUMENT, "%s at %s:%d: %s", what, rw_file_of(at), at.line, text);
     return false;
 }

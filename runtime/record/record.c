@@ -179,6 +179,14 @@ static rw_tensor *refuse(const struct recording *r, rw_status status, const char
     return NULL;
 }
 
+/* Length of the function, and its argument in parentheses, with which a message begins; 0: it does not. */
+static size_t subject_of(const char *text)
+{
+    size_t n = strcspn(text, ": (");
+    if (text[n] == '(') n += strcspn(text + n, ")") + 1;
+    return text[n] == ':' ? n : 0;
+}
+
 rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt, ...)
 {
     RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
@@ -187,13 +195,13 @@ rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (!t) return rw_fail(NULL, status, "%s:%d: %s", rw_file_of(at), at.line, text);
-    if (t->origin.adjoint) at = t->ctx->sites[t->origin.site]; /* without the line of the rule: the caller's follows */
-    const size_t n = strcspn(text, ":("); /* the function that refuses */
-    const char *whole = within(t, "");
+    if (t && t->origin.adjoint) at = t->ctx->sites[t->origin.site]; /* without the line of the rule: the caller's */
+    const char *whole = t ? within(t, "") : NULL;
+    const size_t n = strcspn(text, ":("), subject = subject_of(text);
     if (whole && strlen(whole) == n && !strncmp(whole, text, n)) whole = NULL;
-    return rw_fail(t->ctx, status, "%s:%d: %s%s%s",
-                   rw_file_of(at), at.line, whole ? whole : "", whole ? ": " : "", text);
+    return rw_fail(t ? t->ctx : NULL, status, "%s%s%.*s%s%s:%d%s%s", whole ? whole : "", whole ? ": " : "",
+                   (int)subject, text, subject ? " at " : "at ", rw_file_of(at), at.line, subject ? "" : ": ",
+                   text + subject);
 }
 
 static rw_tensor *no_memory(const struct recording *r)

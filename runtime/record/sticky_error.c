@@ -125,7 +125,7 @@ const char *rw_expected_of_null(const char *argument)
         { "values", "the values of the step" },
         { "groups", "an array of n_groups groups" },
         { "grown", "an array of n scaled steps" },
-        { "choice", "the number of experts, and groups" },
+        { "choice", "an rw_moe_choice with k, the experts per token" },
         { "why", "the memory for the reason" },
         { "routes", "the routes of rw_moe_route()" },
         { "data", "the memory to read or write" },

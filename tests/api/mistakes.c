@@ -234,10 +234,13 @@ static bool steps_as_fresh(struct world *w)
     return false;
 }
 
-/* Whether the message names the function; ops are named without the prefix. */
+/* Whether the message names the function, without the prefix of ops, and has the text that may follow it after ": ". */
 static bool names(const char *message, const char *function)
 {
-    return strstr(message, !strncmp(function, "rw_", 3) ? function + 3 : function) != NULL;
+    char name[64];
+    const size_t n = strcspn(function, ":");
+    snprintf(name, sizeof name, "%.*s", (int)n, function);
+    return strstr(message, !strncmp(name, "rw_", 3) ? name + 3 : name) && strstr(message, function + n);
 }
 
 /* Whether the message has both what was expected and what was given; for a NULL argument the former is enough. */

@@ -4,7 +4,7 @@ nothing.
 
     tests/mutation/campaign.py check            every anchor occurs in its file, once
     tests/mutation/campaign.py make FOLDER      the tree with all mutations in it, each enabled by a switch
-    tests/mutation/campaign.py targets          what has to be built: the suites of the CPU, and others that are named
+    tests/mutation/campaign.py targets [NAME...]    what these need: suites of the CPU, and others that are named
     tests/mutation/campaign.py run BUILD [NAME...]    tries them all, or those whose names begin so
 
 The mutations are in the *.txt files of this folder:
@@ -262,9 +262,18 @@ def time_suites(build, suites):
     return {suite: times[suite][1] for suite in suites}
 
 
+def chosen_of(mutations, names):
+    return [m for m in mutations if not m.reason and (not names or any(m.name.startswith(n) for n in names))]
+
+
+def has_no_other_suites(m):
+    """Suites of the CPU do not run what it changes."""
+    return m.path.endswith(('.cu', '.cuh')) or m.suites[0].split(':')[0] in SCRIPTS
+
+
 def try_one(build, m, seconds, rest):
     begin = time.monotonic()
-    if m.path.endswith(('.cu', '.cuh')) or m.suites[0].split(':')[0] in SCRIPTS:
+    if has_no_other_suites(m):
         rest = []
     for suite in m.suites + sorted(set(rest) - set(m.suites), key=seconds.get):
         end = run_suite(build, suite, m.number, 10 * seconds[suite] + 20)
@@ -277,9 +286,9 @@ def run(build, names, mutations):
     build = pathlib.Path(build).resolve()
     # Scripts send SIGINT, which a program does not handle if it was ignored at its start, as in a shell's background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    chosen = [m for m in mutations if not m.reason and (not names or any(m.name.startswith(n) for n in names))]
+    chosen = chosen_of(mutations, names)
     rest = [s for s in (build / 'tests/suites.txt').read_text().split() if s != 'cudasim_test']
-    if os.environ.get('REWIND_MUTATION_QUICK'):
+    if os.environ.get('REWIND_MUTATION_QUICK') or all(map(has_no_other_suites, chosen)):
         rest = []
     seconds = time_suites(build, sorted({s for m in chosen for s in m.suites} | set(rest)))
     print(f'{len(chosen)} mutations; the {len(seconds)} suites take {sum(seconds.values()):.0f} s without one',
@@ -299,9 +308,12 @@ def run(build, names, mutations):
     return 20 * len(survivors) > len(chosen)
 
 
-def targets(mutations):
+def targets(mutations, names):
+    chosen = chosen_of(mutations, names)
     table = re.findall(r"'\w+/(\w+)': '([^']*)'", (ROOT / 'tests/meson.build').read_text())
-    named = {target for m in mutations for s in m.suites for target in needs_of(s)}
+    named = {target for m in chosen for s in m.suites for target in needs_of(s)}
+    if all(map(has_no_other_suites, chosen)):
+        return sorted(named)
     cpu = {s for s, where in table if 'cpu' in where.split() and 'cuda' not in where.split()}
     amx = {f'amx_{s}' for s, where in table if 'amx' in where.split()}
     return sorted({f'tests/{s}' for s in cpu | amx} | named)
@@ -316,8 +328,8 @@ def main():
         print(f'{len(mutations)} mutations, each with its place')
     elif sys.argv[1:2] == ['make'] and len(sys.argv) == 3:
         make(sys.argv[2], mutations)
-    elif sys.argv[1:2] == ['targets'] and len(sys.argv) == 2:
-        print('\n'.join(targets(mutations)))
+    elif sys.argv[1:2] == ['targets']:
+        print('\n'.join(targets(mutations, sys.argv[2:])))
     elif sys.argv[1:2] == ['run'] and len(sys.argv) > 2:
         sys.exit(run(sys.argv[2], sys.argv[3:], mutations))
     else:
