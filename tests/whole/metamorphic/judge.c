@@ -149,19 +149,23 @@ static void describe_bytes(struct mm_verdict *v, const struct mm_entry *a, const
     v->detail = a->what / 1000 == 2 ? a->what : a->what / 1000;
 }
 
-/* A failed launch has executed its ops with effects, and the next one executes them again; other modes count executions
-   exactly. */
-static bool counts_more(const struct mm_session *s, const struct mm_entry *e)
+/* A failed launch has executed its ops with effects, and the next one executes them again. An extra rw_forward() has
+   executed those of a step whose backward is refused later. Otherwise executions are counted exactly. */
+static bool counts_more(const struct mm_session *s, const struct mm_entry *e, bool refused)
 {
-    bool fails = false;
-    for (int i = 0; s->launches && i < s->n; i++) fails |= s->event[i].kind == MM_X_FAIL;
-    return fails && e->what == MM_RUNS;
+    bool more = false;
+    for (int i = 0; i < s->n; i++) {
+        if (s->event[i].dropped) continue;
+        more |= (s->launches && s->event[i].kind == MM_X_FAIL) || (refused && s->event[i].kind == MM_X_FORWARD);
+    }
+    return more && e->what == MM_RUNS;
 }
 
 /* Compares the plain entries of two logs in order. */
 static struct mm_verdict compare(const struct mm_court *c, const struct mm_session *s, struct mm_coverage *coverage)
 {
     struct mm_verdict v = { .failure = MM_EQUAL, .event = -1 };
+    bool refused = false; /* a backward was */
     for (uint64_t at = 0, to = 0;;) {
         const struct mm_entry *const a = mm_entry_at(c->plain, at), *const b = mm_entry_at(c->other, to);
         if (!a && !b) return v;
@@ -176,7 +180,8 @@ static struct mm_verdict compare(const struct mm_court *c, const struct mm_sessi
             describe(&v, a ? a : b, b && b->status ? c->other->text : "");
             return v;
         }
-        if (memcmp(a + 1, b + 1, a->bytes) && !counts_more(s, a)) {
+        refused |= a->kind == MM_BACKWARD && a->status == RW_ERR_MODIFIED;
+        if (memcmp(a + 1, b + 1, a->bytes) && !counts_more(s, a, refused)) {
             v.failure = MM_BYTES;
             describe_bytes(&v, a, b);
             return v;
