@@ -313,14 +313,36 @@ rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node)
                          .threads = t->ctx->threads, .device = t->ctx->device_state, .ctx = t->ctx };
 }
 
+size_t rw_tape_held_below(const rw_tape *t, uint32_t value)
+{
+    size_t low = 0, high = t->n_held;
+    if (high && t->held[high - 1].value < value) return high; /* most values are held in order */
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (t->held[middle].value < value) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+size_t rw_tape_gradients_above(const rw_tape *t, uint32_t value)
+{
+    size_t low = 0, high = t->n_gradients;
+    if (high && t->gradients[high - 1]->tensor.id > value) return high; /* backward gives most of them in order */
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (t->gradients[middle]->tensor.id > value) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 void *rw_tape_held(const rw_tape *t, uint32_t base)
 {
     static char nothing; /* address of a held value without elements whose block has no memory */
-    for (size_t i = 0; i < t->n_held; i++) {
-        if (t->held[i].value != base) continue;
-        return t->held[i].data ? t->held[i].data : &nothing;
-    }
-    return NULL;
+    const size_t i = rw_tape_held_below(t, base);
+    if (i == t->n_held || t->held[i].value != base) return NULL;
+    return t->held[i].data ? t->held[i].data : &nothing;
 }
 
 size_t rw_tape_region_names(const rw_tape *t, uint32_t *names, size_t most)

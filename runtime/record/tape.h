@@ -165,9 +165,10 @@ struct rw_tape {
     bool policy_pinned; /* REWIND_POLICY overrides ckpt_set_policy() */
 
     /* Results of runs. */
-    struct rw_held *held;
+    struct rw_held *held; /* in the order of their values */
     size_t n_held, cap_held;
-    struct rw_gradient_handle **gradients; /* of tape values: n_gradients of this step, then unused ones */
+    struct rw_gradient_handle **gradients; /* of tape values: n_gradients of this step, from the last value to the
+                                              first, then unused ones */
     size_t n_gradients, n_handles, cap_gradients;
     struct rw_run *runs;        /* run/run_state.h: the tape's runs */
     struct rw_results *results; /* run/result_memory.h: the pool of blocks for results */
@@ -291,6 +292,12 @@ struct rw_tensor *rw_tape_add_seed(rw_tape *t, uint32_t root, const struct rw_te
  * call and the argument.
  */
 struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, const char *argument, rw_site at);
+
+/* Number of held values with a smaller ID: where the value is in t->held, or belongs. O(log n). */
+size_t rw_tape_held_below(const rw_tape *t, uint32_t value);
+
+/* Number of gradients of larger IDs: where that of the value is in t->gradients, or belongs. O(log n). */
+size_t rw_tape_gradients_above(const rw_tape *t, uint32_t value);
 
 /* Address of a held base value, NULL if it is not held. */
 void *rw_tape_held(const rw_tape *t, uint32_t base);

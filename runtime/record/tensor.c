@@ -78,9 +78,8 @@ bool rw_tensor_requires_grad(const rw_tensor *x)
 static rw_tensor *tape_gradient(rw_tensor *x)
 {
     rw_tape *const t = x->owner.tape;
-    for (size_t i = 0; i < t->n_gradients; i++)
-        if (t->gradients[i]->tensor.id == x->id) return &t->gradients[i]->tensor;
-    return NULL;
+    const size_t i = rw_tape_gradients_above(t, x->id);
+    return i < t->n_gradients && t->gradients[i]->tensor.id == x->id ? &t->gradients[i]->tensor : NULL;
 }
 
 rw_tensor *rw_gradient(rw_tensor *x)

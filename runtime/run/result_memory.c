@@ -3,6 +3,8 @@
 
 #include "base/alloc.h"
 
+#include <string.h>
+
 /* Among free blocks, that of the same plan first, then any. Under `total:` only one that is not larger than planned. */
 static struct rw_results *free_block(const rw_tape *t, const rw_plan *plan)
 {
@@ -93,11 +95,12 @@ void rw_results_trim(rw_tape *t)
 
 rw_status rw_results_hold(rw_tape *t, struct rw_results *results, const struct rw_result *r)
 {
-    if (rw_tape_held(t, r->value)) return RW_OK;
+    const size_t at = rw_tape_held_below(t, r->value);
+    if (at < t->n_held && t->held[at].value == r->value) return RW_OK;
     if (!rw_grow(&t->held, &t->cap_held, t->n_held, 1, sizeof *t->held)) return RW_ERR_MEMORY;
     char *const data = results->data;
-    t->held[t->n_held++] = (struct rw_held){ .value = r->value, .data = data ? data + r->offset : NULL,
-                                             .in = results };
+    memmove(t->held + at + 1, t->held + at, (t->n_held++ - at) * sizeof *t->held);
+    t->held[at] = (struct rw_held){ .value = r->value, .data = data ? data + r->offset : NULL, .in = results };
     results->references++;
     return RW_OK;
 }
@@ -123,10 +126,12 @@ bool rw_results_reserve(rw_tape *t, const rw_plan *plan)
 
 static struct rw_gradient_handle *handle_of(rw_tape *t, uint32_t value)
 {
-    for (size_t i = 0; i < t->n_gradients; i++)
-        if (t->gradients[i]->tensor.id == value) return t->gradients[i];
+    const size_t at = rw_tape_gradients_above(t, value);
+    if (at < t->n_gradients && t->gradients[at]->tensor.id == value) return t->gradients[at];
     if (t->n_handles == t->n_gradients && !add_handle(t)) return NULL;
-    return t->gradients[t->n_gradients++];
+    struct rw_gradient_handle *const handle = t->gradients[t->n_gradients];
+    memmove(t->gradients + at + 1, t->gradients + at, (t->n_gradients++ - at) * sizeof *t->gradients);
+    return t->gradients[at] = handle;
 }
 
 rw_status rw_results_hand_out(rw_tape *t, struct rw_results *results, const struct rw_result *r)

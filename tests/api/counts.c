@@ -156,7 +156,7 @@ static void is_refused(struct world *w, size_t i, size_t n)
     const rw_status status = all[i].call(w, n);
     const char *const text = rw_error_message(w->b.ctx);
     cr_expect_eq(status, all[i].status, "%s, %zu: %s", all[i].name, n, text);
-    cr_expect(strstr(text, all[i].expected) && strstr(text, got), "%s, %zu: \"%s\" and \"%s\" are not in: %s",
+    cr_expect(message_has(text, all[i].expected) && strstr(text, got), "%s, %zu: \"%s\" and \"%s\" are not in: %s",
               all[i].name, n, all[i].expected, got, text);
     cr_expect_eq(w->b.t->n_nodes, nodes, "%s, %zu leaves nodes", all[i].name, n);
     cr_expect(w->out[0] == mark && w->out[1] == mark, "%s, %zu writes its results", all[i].name, n);

@@ -7,6 +7,7 @@
 #include "remat/policy/replayable.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -81,6 +82,41 @@ Test(growth, planning_works_in_proportion, .timeout = 60)
         cr_expect_gt(small, 100 * SMALL, "%s: %llu: is it counted?", names[kind], (unsigned long long)small);
         cr_expect_lt(large, 9 * small / 2, "%s: %llu for %d, %llu for %d", names[kind], (unsigned long long)small,
                      SMALL, (unsigned long long)large, LARGE);
+    }
+}
+
+/* ---- steps ---- */
+
+/* The work of a step, recorded and read, that has a plan: a chain of n scalars, all of which backward or a read could
+   ask for, or of n values whose gradients are read. */
+static uint64_t work_of_step(int n, bool marked)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, marked ? RW_SHAPE(4) : RW_SCALAR);
+    uint64_t work = 0;
+    for (int step = 0; step < 3; step++) {
+        rw_tensor *x = p, **const y = calloc((size_t)n, sizeof *y);
+        const uint64_t before = work_done();
+        rw_zero_grad(b.ctx);
+        for (int i = 0; i < n; i++) y[i] = x = marked ? rw_require_grad(b.t, rw_mul(b.t, x, p)) : rw_mul(b.t, x, p);
+        rw_tensor *const loss = rw_sum(b.t, x, RW_ALL_AXES, false);
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int i = 0; i < n; i++) cr_assert(marked ? rw_gradient(y[i]) != NULL : !isnan(rw_item(b.t, y[i])));
+        rw_tape_reset(b.t);
+        work = work_done() - before;
+        free(y);
+    }
+    fixture_close(&b);
+    return work;
+}
+
+Test(growth, steps_work_in_proportion, .timeout = 60)
+{
+    for (int marked = 0; marked < 2; marked++) {
+        const uint64_t small = work_of_step(SMALL, marked), large = work_of_step(LARGE, marked);
+        cr_expect_gt(small, 20 * SMALL, "%llu: is it counted?", (unsigned long long)small);
+        cr_expect_lt(large, 9 * small / 2, "%s: %llu for %d, %llu for %d", marked ? "marked values" : "scalars",
+                     (unsigned long long)small, SMALL, (unsigned long long)large, LARGE);
     }
 }
 

@@ -7,13 +7,12 @@
 #include "record/tape_mark.h"
 
 #include <criterion/criterion.h>
-#include <string.h>
 
 static inline void refuses(struct fixture *b, rw_tensor *y, rw_status status, const char *text, size_t nodes)
 {
     cr_expect_null(y, "%s", text);
     cr_expect_eq(rw_error_status(b->ctx), status, "%s: %s", text, rw_error_message(b->ctx));
-    cr_expect(strstr(rw_error_message(b->ctx), text), "\"%s\" is not in: %s", text, rw_error_message(b->ctx));
+    cr_expect(message_has(rw_error_message(b->ctx), text), "\"%s\" is not in: %s", text, rw_error_message(b->ctx));
     cr_expect_eq(rw_tape_mark(b->t).nodes, nodes, "%s: the tape has grown", text);
     rw_error_clear(b->ctx);
 }

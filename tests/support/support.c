@@ -218,3 +218,12 @@ void begin_alone(rw_context *ctx)
     struct rw_op_thread_table *const all = &ctx->pool->op_threads;
     *all = (struct rw_op_thread_table){ .of = { { .last_run = 1, .alone = true } }, .last_run = 1 };
 }
+
+bool message_has(const char *message, const char *text)
+{
+    char without[1024];
+    const char *const at = strstr(message, " at "), *const rest = at ? strstr(at, ": ") : NULL;
+    if (strstr(message, text) || !rest) return strstr(message, text);
+    snprintf(without, sizeof without, "%.*s%s", (int)(at - message), message, rest);
+    return strstr(without, text);
+}

@@ -109,4 +109,7 @@ rw_status audited_launch(rw_graph *g, const rw_tape *t);
 /* -1 if equal, else the index of the first byte that differs. */
 long first_difference(const void *a, const void *b, size_t bytes);
 
+/* Whether the message has the text, with or without " at FILE:LINE" after the function. */
+bool message_has(const char *message, const char *text);
+
 #endif

@@ -149,11 +149,12 @@ static void describe_bytes(struct mm_verdict *v, const struct mm_entry *a, const
     v->detail = a->what / 1000 == 2 ? a->what : a->what / 1000;
 }
 
-/* A failed launch has executed its ops with effects, and the next one executes them again. An extra rw_forward() has
-   executed those of a step whose backward is refused later. Otherwise executions are counted exactly. */
+/* A failed launch has executed its ops with effects, and the next one executes them again. An extra rw_forward(), and
+   eager mode, have executed those of a step whose backward is refused later. Otherwise executions are counted
+   exactly. */
 static bool counts_more(const struct mm_session *s, const struct mm_entry *e, bool refused)
 {
-    bool more = false;
+    bool more = refused && s->mode == MM_EAGER;
     for (int i = 0; i < s->n; i++) {
         if (s->event[i].dropped) continue;
         more |= (s->launches && s->event[i].kind == MM_X_FAIL) || (refused && s->event[i].kind == MM_X_FORWARD);
