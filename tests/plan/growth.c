@@ -87,8 +87,8 @@ Test(growth, planning_works_in_proportion, .timeout = 60)
 
 /* ---- steps ---- */
 
-/* The work of a step, recorded and read, that has a plan: a chain of n scalars, all of which backward or a read could
-   ask for, or of n values whose gradients are read. */
+/* The work of a step with a plan, from its first op to its reset: a chain of n scalars, each of which is read, or of n
+   values whose gradients are read. */
 static uint64_t work_of_step(int n, bool marked)
 {
     struct fixture b = fixture_open(1, 1);
