@@ -5,6 +5,7 @@
 #
 #   scripts/mutation.sh                      all of them, on all cores (REWIND_MUTATION_JOBS: how many at a time)
 #   scripts/mutation.sh record/leaves ops/   those of a file, those of a folder
+#   scripts/mutation.sh --compile            compiles the mutated library and programs, and tries none
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
@@ -23,6 +24,11 @@ if ! [ -f "$mutation_build/build/build.ninja" ]; then
         -Dcpp_args="-include $mutation_build/tree/mutant.h -g0 -w $aligned" "${rewind_own_isa[@]}" -Dcpu_isa=v3,v4 \
         -Dcuda=disabled -Dptx=disabled -Dbench=enabled -Dexamples=enabled >"$mutation_build/log" 2>&1 ||
         { cat "$mutation_build/log"; exit 1; }
+fi
+if [ "${1:-}" = --compile ]; then
+    rewind_ninja "$mutation_build/build" librewind.a tests/librewind_sim.so examples/train_gpt examples/train_text \
+        bench/recompute_sweep
+    exit
 fi
 mapfile -t targets < <(python3 "$rewind_root/tests/mutation/campaign.py" targets "$@")
 rewind_ninja "$mutation_build/build" "${targets[@]}" || exit
