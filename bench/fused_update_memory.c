@@ -51,8 +51,10 @@ static struct taken launch(const struct model_config *c, enum how how)
     if (rw_tape_create(&t, ctx) || model_create(&m, ctx, c) || ckpt_set_policy(t, "full") ||
         rw_sgd_create(&opt, ctx, NULL))
         die(ctx, "creating the model");
-    const rw_graph_params params = { .optimizer = opt, .update_inside = how == INSIDE || how == CLIPPED_INSIDE,
-                                     .max_norm = how >= CLIPPED ? 1 : 0 };
+    const rw_graph_params params = {
+        { how >= CLIPPED ? rw_record_clip(1) : rw_record_nothing(),
+          how == INSIDE || how == CLIPPED_INSIDE ? rw_record_update_inside(opt) : rw_record_update(opt) }
+    };
     if (rw_graph_create(&g, t, model_loss(&m, t, 1, c->max_seq, tokens, tokens), &params) || rw_graph_launch(g))
         die(ctx, "a step");
     double seconds[TIMED];

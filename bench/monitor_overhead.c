@@ -69,7 +69,8 @@ static void make_graphs(struct run *r)
 {
     for (int watched = 0; watched <= (r->monitor != NULL); watched++) {
         if (watched) watch(r, true);
-        if (rw_graph_create(&r->g[watched], r->t, r->loss, &(rw_graph_params){ .optimizer = r->opt, .max_norm = 1 }))
+        if (rw_graph_create(&r->g[watched], r->t, r->loss,
+                            &(rw_graph_params){ { rw_record_clip(1), rw_record_update(r->opt) } }))
             die(r->ctx, "a graph");
     }
 }

@@ -132,7 +132,7 @@ static void run_graph(struct training *r, struct row *row)
                      *const y = rw_input(r->t, RW_I32, shape, r->targets,
                                          (size_t)rw_shape_numel(shape) * sizeof *r->targets);
     rw_tensor *const loss = record(r, x, y);
-    must(ctx, rw_graph_create(&g, r->t, loss, &(rw_graph_params){ .optimizer = r->opt }), "rw_graph_create");
+    must(ctx, rw_graph_create(&g, r->t, loss, &(rw_graph_params){ { rw_record_update(r->opt) } }), "rw_graph_create");
     for (int s = 0; s <= r->o->steps; s++) {
         fill(r->o, r->tokens, r->targets, s);
         must(ctx, rw_input_write(x, r->tokens, bytes), "rw_input_write");

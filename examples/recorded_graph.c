@@ -56,7 +56,7 @@ int main(void)
     ckpt_end(t);
     rw_tensor *loss = rw_mse_loss(t, rw_linear(t, h, w2, RW_NONE), want);
 
-    if (rw_graph_create(&g, t, loss, &(rw_graph_params){ .optimizer = opt, .max_norm = 1 })) die(ctx);
+    if (rw_graph_create(&g, t, loss, &(rw_graph_params){ { rw_record_clip(1), rw_record_update(opt) } })) die(ctx);
     double first = 0, last = 0;
     for (int step = 0; step < STEPS; step++) {
         next_batch(step, x, y);

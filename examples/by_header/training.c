@@ -98,6 +98,30 @@ bool example_precision(rw_context *ctx, rw_tape *t)
     return state.scale == 65536;
 }
 
+static rw_tensor *halve(void *user, rw_tape *t, rw_tensor *param, rw_tensor *gradient)
+{
+    return rw_scale(t, gradient, 0.5);
+}
+static const rw_recorder_def half = { .name = "half", .gradient = halve };
+
+bool example_recorders(rw_context *ctx, rw_tape *t)
+{
+    rw_tensor *w = parameter(ctx);
+    rw_optimizer *opt = NULL;
+    rw_graph *graph = NULL;
+    rw_sgd_create(&opt, ctx, &(rw_sgd_params){ .lr = 0.1 });
+    rw_tensor *loss = model(t, w);
+    //! [recorders]
+    rw_graph_create(&graph, t, loss,
+                    &(rw_graph_params){ { rw_record_custom(&half, NULL), // a recorder of this program
+                                          rw_record_clip(1.0), rw_record_update(opt) } });
+    //! [recorders]
+    rw_status status = rw_graph_launch(graph);
+    rw_graph_destroy(&graph);
+    rw_optimizer_destroy(&opt);
+    return status == RW_OK;
+}
+
 bool example_graph(rw_context *ctx, rw_tape *t)
 {
     rw_tensor *w = parameter(ctx);
@@ -109,7 +133,7 @@ bool example_graph(rw_context *ctx, rw_tape *t)
     rw_sgd_create(&opt, ctx, &(rw_sgd_params){ .lr = 0.1 });
     rw_tensor *x = rw_input(t, RW_F32, RW_SHAPE(2, 1), NULL, 0);
     rw_tensor *loss = rw_mul(t, model(t, w), rw_mean_all(t, x)); // recorded once
-    rw_graph_create(&graph, t, loss, &(rw_graph_params){ .optimizer = opt, .max_norm = 1.0 });
+    rw_graph_create(&graph, t, loss, &(rw_graph_params){ { rw_record_clip(1.0), rw_record_update(opt) } });
     for (int step = 0; step < 20; step++) {
         rw_input_write(x, batch, sizeof batch); // the next batch
         rw_graph_launch(graph);                 // forward, backward, clipping, update

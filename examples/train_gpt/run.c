@@ -39,8 +39,12 @@ static rw_status launch(struct run *r, uint64_t step, double *loss)
     rw_status status = RW_OK;
     if (!r->graph) {
         r->loss_of_graph = record_loss(r, o.batch, o.dropout);
-        const rw_graph_params params = { .optimizer = r->opt, .max_norm = o.clip, .update_inside = o.inside,
-                                         .scaler = r->scaler, .delayed = r->delayed };
+        const rw_graph_params params = {
+            { r->scaler ? rw_record_scaler(r->scaler) : rw_record_nothing(),
+              o.clip > 0 ? rw_record_clip(o.clip) : rw_record_nothing(),
+              o.inside ? rw_record_update_inside(r->opt) : rw_record_update(r->opt),
+              r->delayed ? rw_record_delayed_scaling(r->delayed) : rw_record_nothing() }
+        };
         status = rw_graph_create(&r->graph, r->t, r->loss_of_graph, &params);
     }
     if (!status) status = rw_input_write(r->x, r->in, bytes);

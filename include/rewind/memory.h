@@ -50,7 +50,7 @@ typedef struct rw_memory {
     size_t device;          ///< memory in use on the device by all processes, as its driver reports; 0 on the CPU
     size_t files; ///< size of files for offloaded values and states: rw_context_set_offload(), rw_state_offload
     /** Maximum of the gradients that are live at one time and that fused updates consume
-        (rw_graph_params.update_inside). Part of predicted_peak and of no other member; 0 for other steps. */
+        (rw_record_update_inside()). Part of predicted_peak and of no other member; 0 for other steps. */
     size_t consumed;
 } rw_memory;
 
@@ -60,7 +60,7 @@ RW_API rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory);
 /** Work of one step under the tape's policy, summed from the ops' cost functions. */
 typedef struct rw_cost {
     /** `replayed` counts everything that is executed a second time. With fused updates that need all gradients first
-        (rw_graph_params.update_inside with max_norm or a scaler), it includes the first of the two backward passes. */
+        (rw_record_update_inside() with clipping or a scaler), it includes the first of the two backward passes. */
     double forward_flops, replayed_flops, backward_flops;
     double model_flops; ///< products in forward and backward, each counted once (rw_op_cost.model_flops)
     double forward_bytes, replayed_bytes, backward_bytes; ///< bytes read and written

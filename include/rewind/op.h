@@ -180,8 +180,8 @@ typedef enum rw_op_flags {
         input n_inputs - n_outputs + i. It runs once, at the end of the step, so all other ops read the old contents.
         Everything it writes counts as changed. If a custom commit fails, all buffers are restored to their contents
         before the step, from copies of what it and earlier commits write. Its outputs cannot be read or used as
-        operands: read the buffers. A graph with update_inside refuses custom commits. Requires RW_OP_STATEFUL and
-        RW_OP_NO_GRADIENT. */
+        operands: read the buffers. A graph with rw_record_update_inside() refuses custom commits. Requires
+        RW_OP_STATEFUL and RW_OP_NO_GRADIENT. */
     RW_OP_COMMIT = 1 << 5,
     RW_OP_CODES = 1 << 6 ///< operands may have storage types, rw_dtype_is_code(); views do not need this flag
 } rw_op_flags;
@@ -427,7 +427,8 @@ RW_API bool rw_grad_is_differentiable(const rw_grad_call *g);
  *                              rw_device_name, rw_device_check, rw_shape_numel, rw_shape_equal, rw_layout_shape,
  *                              rw_recovery_name, rw_alert_name, ckpt_cause_name, rw_lr_schedule_rate, rw_moe_capacity,
  *                              rw_quantized_bytes, rw_context_create, rw_nonfinite_print, ckpt_report_print,
- *                              rw_version
+ *                              rw_version, rw_record_clip, rw_record_scaler, rw_record_update,
+ *                              rw_record_update_inside, rw_record_delayed_scaling, rw_record_custom
  *     a context                rw_error_message, rw_error_status, rw_context_device, rw_context_stream,
  *                              rw_context_threads, rw_context_dropped_effects, rw_generator_get, rw_param_get,
  *                              rw_param_find, rw_costs_count

@@ -25,8 +25,8 @@
  *         rw_scaler_update(s);                                  // the scale of the next step
  *     }
  *
- * or as a graph, with rw_graph_params.scaler. Nothing waits for the device: its memory holds the scale, the result of
- * the check, and the number of skipped updates. The scale is read only at the start of backward, so replays never
+ * or in a list of recorders, rw_record_scaler(). Nothing waits for the device: its memory holds the scale, the result
+ * of the check, and the number of skipped updates. The scale is read only at the start of backward, so replays never
  * depend on it. A skipped step leaves parameters, moments, master copies and step counts unchanged. With a scale that
  * is a power of two, gradients and updates of a float32 model are bit-identical to those without a scaler, unless a
  * number leaves the range of float32.

@@ -30,6 +30,7 @@
  *   lr_schedule.h     learning rate schedules
  *   weight_average.h  moving average of the weights
  *   precision.h       mixed precision, loss scaling, delayed FP8 scaling
+ *   recorders.h       what a step does after backward, as a list
  *   graph.h           a recorded step, launched many times
  *   io.h              saving and loading weights
  *   checkpoint.h      training checkpoints, resumed bit for bit
@@ -69,6 +70,7 @@
 #include <rewind/precision.h>
 #include <rewind/quantized.h>
 #include <rewind/recompute.h>
+#include <rewind/recorders.h>
 #include <rewind/recurrent.h>
 #include <rewind/reductions.h>
 #include <rewind/select.h>

@@ -110,7 +110,7 @@ RW_API rw_status rw_write(rw_tensor *x, const void *data, size_t bytes);
  *   - the gradient counts as written in every step, even if no backward reaches the parameter, so optimizers update
  *     the parameter in every step;
  *   - rw_zero_grad() stores zeros there;
- *   - a graph with `update_inside` keeps the gradient's memory, and its step has to reach the parameter.
+ *   - a graph with rw_record_update_inside() keeps the gradient's memory, and its step has to reach the parameter.
  * The call itself counts as a change of the gradient. Later writes through the address, between forward and backward of
  * a tape that has read the gradient in an op, are not detected.
  * @return the address, owned by the context. NULL on an error, which is sticky: RW_ERR_MODIFIED for a gradient that a

@@ -291,7 +291,8 @@ static rw_status check_assign(rw_op_call *call)
 static const rw_op_def rw_op_assign = { .name = "assign",
                                         .n_inputs = 2,
                                         .n_outputs = 1,
-                                        .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT | RW_OP_CODES,
+                                        .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT | RW_OP_CODES |
+                                                 RW_OP_OWN_COUNTED,
                                         .strided = RW_OP_ALL_INPUTS,
                                         .check = check_assign,
                                         .kernel = RW_KERNELS(rw_copy),

@@ -1,9 +1,10 @@
 /* Updates between two steps: plans, runs and records them. */
 #include "api/cached_update_plan.h"
 
-static rw_status plan(struct rw_update *u, struct rw_recorder *recorders)
+static rw_status plan(struct rw_update *u, struct rw_step_recorder *const *recorders, size_t n, rw_tensor *skip)
 {
-    const struct rw_request request = { .kind = RW_PLAN_EVAL, .policy = &rw_policy_none, .recorders = recorders };
+    const struct rw_request request = { .kind = RW_PLAN_EVAL, .policy = &rw_policy_none, .recorders = recorders,
+                                        .n_recorders = n, .skip = skip };
     rw_plan *plan;
     rw_status status = rw_plan_build(u->t, &request, &plan);
     if (status) return status;
@@ -12,11 +13,12 @@ static rw_status plan(struct rw_update *u, struct rw_recorder *recorders)
     return status;
 }
 
-rw_status rw_update_open(struct rw_update *u, rw_context *ctx, struct rw_recorder *recorders)
+rw_status rw_update_open(struct rw_update *u, rw_context *ctx, struct rw_step_recorder *const *recorders, size_t n,
+                         rw_tensor *skip)
 {
     struct rw_update created = { 0 };
     rw_status status = rw_tape_create(&created.t, ctx);
-    if (!status) status = plan(&created, recorders);
+    if (!status) status = plan(&created, recorders, n, skip);
     if (status) rw_tape_destroy(&created.t);
     else *u = created;
     return status;

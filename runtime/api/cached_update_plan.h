@@ -9,8 +9,10 @@ struct rw_update {
     struct rw_run *run;
 };
 
-/* Makes the plan. RW_ERR_MEMORY, recorded; then nothing is allocated and *u is unchanged. */
-rw_status rw_update_open(struct rw_update *u, rw_context *ctx, struct rw_recorder *recorders);
+/* Makes the plan of a list. skip: rw_recording.skip, a state, or NULL. RW_ERR_MEMORY, recorded; then nothing is
+   allocated and *u is unchanged. */
+rw_status rw_update_open(struct rw_update *u, rw_context *ctx, struct rw_step_recorder *const *recorders, size_t n,
+                         rw_tensor *skip);
 void rw_update_close(struct rw_update *u);
 
 /* Was it planned for another number of threads? Then it must be opened again. */

@@ -1,10 +1,11 @@
 /*
- * rw_clip_grad_norm() and the clipping of graphs: recorders, planning and reading the norms. rewind/tensor.h documents
- * the calls.
+ * rw_clip_grad_norm() and rw_record_clip(): recording, planning and reading the norms. rewind/tensor.h documents the
+ * call.
  */
 #include "api/clip_grad_norm.h"
 
 #include "api/cached_update_plan.h"
+#include "api/recorder_list.h"
 #include "base/alloc.h"
 #include "record/gradient_state.h"
 #include "record/update_ops.h"
@@ -57,48 +58,57 @@ static rw_status record_all(struct rw_clip *c, rw_tape *t, rw_tensor **gradient,
     return status;
 }
 
-static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+static rw_status record_at_once(struct rw_clip *c, const struct rw_recording *now)
 {
-    struct rw_clip *const c = (struct rw_clip *)r;
     const size_t most = c->ctx->n_params + 3;
     rw_tensor **const both = rw_malloc(2 * most * sizeof *both);
     if (!both) return rw_fail(c->ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
-    const rw_status status = record_all(c, t, gradient, both, both + most);
+    const rw_status status = record_all(c, now->t, now->gradient, both, both + most);
     rw_free(both);
     return status;
 }
 
-struct rw_recorder *rw_clip_recorder(struct rw_clip *c)
-{
-    c->recorder = (struct rw_recorder){ .record = record };
-    return &c->recorder;
-}
-
 /* ---- inside backward ---- */
-
-static struct rw_clip *clip_of(struct rw_first_pass *f)
-{
-    return (struct rw_clip *)(void *)((char *)f - offsetof(struct rw_clip, pass));
-}
 
 static const rw_site here = { "rw_clip_grad_norm", 0 };
 
-static rw_tensor *show(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient)
+static rw_status begin(struct rw_step_recorder *r, const struct rw_recording *now)
 {
-    struct rw_clip *const c = clip_of(f);
-    c->squares[param] = rw_apply_at(here, t, &rw_op_grad_squares, &gradient, 1, NULL, 0, NULL);
+    struct rw_clip *const c = (struct rw_clip *)r;
+    if (!now->in_two_passes) return RW_OK;
+    c->squares = rw_calloc(c->ctx->n_ids, sizeof *c->squares);
+    return c->squares ? RW_OK : rw_fail(c->ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+}
+
+static void end(struct rw_step_recorder *r)
+{
+    struct rw_clip *const c = (struct rw_clip *)r;
+    rw_free(c->squares);
+    c->squares = NULL;
+    c->factor = c->norm_now = NULL;
+}
+
+/* The first pass records the sum of squares, the second the clipping. */
+static rw_tensor *pass(struct rw_step_recorder *r, struct rw_recording *now, uint32_t param, rw_tensor *gradient)
+{
+    struct rw_clip *const c = (struct rw_clip *)r;
+    if (!now->is_first_pass) {
+        rw_tensor *const in[] = { c->factor, gradient };
+        return rw_apply_at(here, now->t, &rw_op_clip_scale, in, 2, NULL, 0, NULL);
+    }
+    c->squares[param] = rw_apply_at(here, now->t, &rw_op_grad_squares, &gradient, 1, NULL, 0, NULL);
     return c->squares[param] ? gradient : NULL;
 }
 
 /* Adds the squares in the order in which the recorder lists them. */
-static rw_status end(struct rw_first_pass *f, rw_tape *t)
+static rw_status end_of_pass(struct rw_step_recorder *r, struct rw_recording *now)
 {
-    struct rw_clip *const c = clip_of(f);
+    struct rw_clip *const c = (struct rw_clip *)r;
     rw_context *const ctx = c->ctx;
     rw_tensor **const in = rw_malloc((ctx->n_params + 1) * sizeof *in), *out[2];
     if (!in) return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
     in[0] = &c->limit->tensor;
-    c->factor = rw_apply_at(here, t, &rw_op_clip_factor, in, 1 + list(c, c->squares, in + 1), NULL, 0, out);
+    c->factor = rw_apply_at(here, now->t, &rw_op_clip_factor, in, 1 + list(c, c->squares, in + 1), NULL, 0, out);
     rw_free(in);
     if (!c->factor) return ctx->status;
     c->norm_now = out[1];
@@ -106,9 +116,8 @@ static rw_status end(struct rw_first_pass *f, rw_tape *t)
 }
 
 /* Records the node that stores the norm and the sums of the first pass. */
-static rw_status note(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+static rw_status record_results(struct rw_clip *c, rw_tape *t)
 {
-    struct rw_clip *const c = (struct rw_clip *)r;
     rw_tensor **const in = rw_malloc((c->ctx->n_params + 3) * sizeof *in);
     if (!in) return rw_fail(c->ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
     in[0] = c->norm_now;
@@ -120,32 +129,10 @@ static rw_status note(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
     return status;
 }
 
-struct rw_recorder *rw_clip_noter(struct rw_clip *c)
+static rw_status record(struct rw_step_recorder *r, struct rw_recording *now)
 {
-    c->recorder = (struct rw_recorder){ .record = note };
-    return &c->recorder;
-}
-
-static rw_tensor *change(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient)
-{
-    rw_tensor *const in[] = { clip_of(f)->factor, gradient };
-    return rw_apply_at(here, t, &rw_op_clip_scale, in, 2, NULL, 0, NULL);
-}
-
-rw_status rw_clip_pass_begin(struct rw_clip *c, struct rw_first_pass **ret)
-{
-    c->squares = rw_calloc(c->ctx->n_ids, sizeof *c->squares);
-    if (!c->squares) return rw_fail(c->ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
-    *ret = &c->pass;
-    c->pass.next = NULL;
-    return RW_OK;
-}
-
-void rw_clip_pass_end(struct rw_clip *c)
-{
-    rw_free(c->squares);
-    c->squares = NULL;
-    c->factor = c->norm_now = NULL;
+    struct rw_clip *const c = (struct rw_clip *)r;
+    return now->in_two_passes ? record_results(c, now->t) : record_at_once(c, now);
 }
 
 /* ---- creation and destruction ---- */
@@ -168,18 +155,9 @@ static bool open_sums(rw_context *ctx, struct rw_clip_sums *s)
     return false;
 }
 
-rw_status rw_clip_open(struct rw_clip *c, rw_context *ctx)
-{
-    *c = (struct rw_clip){ .pass = { NULL, show, end, change },
-                           .ctx = ctx,
-                           .limit = rw_state_create(ctx, RW_F64, RW_SCALAR),
-                           .norm = rw_state_create(ctx, RW_F64, RW_SCALAR) };
-    if (c->limit && c->norm && open_sums(ctx, &c->sums)) return RW_OK;
-    rw_clip_close(c);
-    return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
-}
+static const struct rw_recorder_kind clip_kind;
 
-void rw_clip_close(struct rw_clip *c)
+static void clip_close(struct rw_clip *c)
 {
     if (!c->ctx) return;
     if (c->ctx->clipped == c) c->ctx->clipped = NULL;
@@ -189,9 +167,22 @@ void rw_clip_close(struct rw_clip *c)
     *c = (struct rw_clip){ 0 };
 }
 
+/* A clipping of the current parameters. RW_ERR_MEMORY, recorded; then nothing is allocated. */
+static rw_status clip_open(struct rw_clip *c, rw_context *ctx)
+{
+    *c = (struct rw_clip){ .recorder.kind = &clip_kind,
+                           .ctx = ctx,
+                           .limit = rw_state_create(ctx, RW_F64, RW_SCALAR),
+                           .norm = rw_state_create(ctx, RW_F64, RW_SCALAR) };
+    if (c->limit && c->norm && open_sums(ctx, &c->sums)) return RW_OK;
+    clip_close(c);
+    return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+}
+
 /* ---- results ---- */
 
-void rw_clip_count(struct rw_clip *c)
+/* The clipping was queued, and is now the last one of its context. */
+static void clip_count(struct rw_clip *c)
 {
     c->ctx->clipped = c;
     c->ctx->n_clipped++;
@@ -214,7 +205,8 @@ rw_status rw_clip_read(rw_context *ctx, uint64_t *seen, const struct rw_clip **r
     return RW_OK;
 }
 
-rw_status rw_clip_set(struct rw_clip *c, double max_norm)
+/* Sets the maximum norm for work that is queued from now on. */
+static rw_status clip_set(struct rw_clip *c, double max_norm)
 {
     rw_context *const ctx = c->ctx;
     if (c->set == max_norm) return RW_OK;
@@ -224,11 +216,64 @@ rw_status rw_clip_set(struct rw_clip *c, double max_norm)
     return RW_OK;
 }
 
+/* ---- in a list ---- */
+
+static rw_status check_given(const rw_recorder *given, const struct rw_recorder_check *at)
+{
+    if (given->number_ > 0) return RW_OK;
+    return rw_recorder_refuse(at, RW_ERR_ARGUMENT, "max_norm", "expected a number above 0, got %g", given->number_);
+}
+
+static rw_status open_recorder(const rw_recorder *given, const struct rw_recorder_use *use,
+                               struct rw_step_recorder **ret)
+{
+    struct rw_clip *const c = rw_calloc(1, sizeof *c);
+    if (!c) return rw_fail(use->ctx, RW_ERR_MEMORY, "%s: out of memory", use->call);
+    rw_status status = clip_open(c, use->ctx);
+    if (!status && (status = clip_set(c, given->number_))) clip_close(c);
+    if (status) rw_free(c);
+    else *ret = &c->recorder;
+    return status;
+}
+
+static void close_recorder(struct rw_step_recorder *r, bool never_ran)
+{
+    clip_close((struct rw_clip *)r);
+    rw_free(r);
+}
+
+static void launched(struct rw_step_recorder *r)
+{
+    clip_count((struct rw_clip *)r);
+}
+
+static const struct rw_recorder_kind clip_kind = { .name = "rw_record_clip",
+                                                   .stage = RW_STAGE_CLIP,
+                                                   .is_single = true,
+                                                   .reads_all = true,
+                                                   .check = check_given,
+                                                   .open = open_recorder,
+                                                   .close = close_recorder,
+                                                   .begin = begin,
+                                                   .gradient = pass,
+                                                   .end_of_pass = end_of_pass,
+                                                   .record = record,
+                                                   .end = end,
+                                                   .launched = launched };
+
+rw_recorder rw_record_clip(double max_norm)
+{
+    RW_ENTER_ANYWHERE;
+    return (rw_recorder){ .kind_ = &clip_kind, .number_ = max_norm };
+}
+
+/* ---- the call ---- */
+
 void rw_clipping_destroy(rw_context *ctx)
 {
     if (!ctx->clipping) return;
     rw_update_close(&ctx->clipping->update);
-    rw_clip_close(&ctx->clipping->clip);
+    clip_close(&ctx->clipping->clip);
     rw_free(ctx->clipping);
     ctx->clipping = NULL;
 }
@@ -237,7 +282,7 @@ static rw_status make(rw_context *ctx)
 {
     struct rw_clipping *const c = rw_calloc(1, sizeof *c);
     if (!c) return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
-    const rw_status status = rw_clip_open(&c->clip, ctx);
+    const rw_status status = clip_open(&c->clip, ctx);
     if (status) rw_free(c);
     else ctx->clipping = c;
     return status;
@@ -257,7 +302,8 @@ static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
     }
     const bool kept = c->clip.keeps_nonfinite;
     c->clip.keeps_nonfinite = keeps_nonfinite;
-    const rw_status status = rw_update_open(&created, ctx, rw_clip_recorder(&c->clip));
+    struct rw_step_recorder *const recorder = &c->clip.recorder;
+    const rw_status status = rw_update_open(&created, ctx, &recorder, 1, NULL);
     if (status) {
         c->clip.keeps_nonfinite = kept;
         close_sums(ctx, &c->clip.sums);
@@ -273,14 +319,14 @@ static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
 
 static rw_status run(rw_context *ctx, double max_norm)
 {
-    const rw_status status = rw_clip_set(&ctx->clipping->clip, max_norm);
+    const rw_status status = clip_set(&ctx->clipping->clip, max_norm);
     return status ? status : rw_update_run(&ctx->clipping->update);
 }
 
 /* A call with an infinite max_norm only measures. */
 static void count(rw_context *ctx, double max_norm)
 {
-    rw_clip_count(&ctx->clipping->clip);
+    clip_count(&ctx->clipping->clip);
     if (isfinite(max_norm)) rw_gradients_changed(ctx);
 }
 

@@ -1,9 +1,8 @@
 /* Delayed scaling: its buffers, and the update of the histories after a step. record/delayed_scales.c records their
    use. */
-#include "api/delayed_scaling.h"
-
-#include "api/scaler.h"
 #include "api/cached_update_plan.h"
+#include "api/recorder_list.h"
+#include "api/scaler.h"
 #include "base/alloc.h"
 #include "record/delayed_scales.h"
 #include "record/precision_recipe.h"
@@ -16,11 +15,16 @@
 #define HISTORY_MAX 1024
 #define MARGIN_MAX 6
 
+/* Delayed scaling as a recorder: in a list, and in the plan of its call. */
+struct recorder {
+    struct rw_step_recorder recorder; /* must be first */
+    rw_delayed_scaling *d;
+};
+
 struct rw_delayed_scaling {
     struct rw_delayed_rows rows; /* must be first: recording finds them there */
-    struct rw_recorder recorder;
+    struct recorder own;
     struct rw_delayed_attrs attrs;
-    rw_tensor *const *found; /* while it is recorded */
     struct rw_update update;
     rw_scaler *planned_for; /* the scaler that the planned update uses; NULL: none */
     struct rw_dependent on_scaler;
@@ -32,24 +36,73 @@ struct rw_delayed_scaling {
 /*
  * Records the update. In a step it follows the commits that store amaxes: commits run in the order of their recording.
  */
-static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+static rw_status finish(struct rw_step_recorder *r, struct rw_recording *now)
 {
-    rw_delayed_scaling *const d = (rw_delayed_scaling *)(void *)((char *)r - offsetof(rw_delayed_scaling, recorder));
+    const rw_delayed_scaling *const d = ((struct recorder *)r)->d;
     rw_tensor *in[4];
     int n = 0;
-    if (d->found) in[n++] = *d->found;
+    if (now->skip) in[n++] = now->skip;
     in[n++] = &d->rows.amax->tensor;
     in[n++] = &d->rows.scale->tensor;
     in[n++] = &d->rows.history->tensor;
-    return rw_update_record(t, "rw_delayed_scaling_update", &rw_op_delayed_update, in, n, &d->attrs, sizeof d->attrs,
-                            NULL);
+    return rw_update_record(now->t, "rw_delayed_scaling_update", &rw_op_delayed_update, in, n, &d->attrs,
+                            sizeof d->attrs, NULL);
 }
 
-struct rw_recorder *rw_delayed_recorder(rw_delayed_scaling *d, rw_tensor *const *found)
+static void count(rw_delayed_scaling *d)
 {
-    d->recorder = (struct rw_recorder){ .record = record, .late = true };
-    d->found = found;
-    return &d->recorder;
+    d->rows.scale->version++;
+    d->rows.history->version++;
+    d->rows.amax->version++;
+}
+
+static void release(rw_delayed_scaling *d);
+
+/* ---- in a list ---- */
+
+static rw_status check_given(const rw_recorder *given, const struct rw_recorder_check *at)
+{
+    const rw_delayed_scaling *const d = given->of_;
+    if (!d) return rw_recorder_refuse(at, RW_ERR_ARGUMENT, "d", "expected delayed scaling, got NULL");
+    if (d->rows.ctx == at->t->ctx) return RW_OK;
+    return rw_recorder_refuse(at, RW_ERR_ARGUMENT, "d", "expected delayed scaling of the tape's context, got delayed "
+                              "scaling of another context");
+}
+
+static rw_status open_recorder(const rw_recorder *given, const struct rw_recorder_use *use,
+                               struct rw_step_recorder **ret)
+{
+    struct recorder *const x = rw_calloc(1, sizeof *x);
+    if (!x) return rw_fail(use->ctx, RW_ERR_MEMORY, "%s: out of memory", use->call);
+    x->d = given->of_;
+    x->d->n_users++;
+    *ret = &x->recorder;
+    return RW_OK;
+}
+
+static void close_recorder(struct rw_step_recorder *r, bool never_ran)
+{
+    release(((struct recorder *)r)->d);
+    rw_free(r);
+}
+
+static void launched(struct rw_step_recorder *r)
+{
+    count(((struct recorder *)r)->d);
+}
+
+static const struct rw_recorder_kind kind = { .name = "rw_record_delayed_scaling",
+                                              .stage = RW_STAGE_AFTER,
+                                              .check = check_given,
+                                              .open = open_recorder,
+                                              .close = close_recorder,
+                                              .finish = finish,
+                                              .launched = launched };
+
+rw_recorder rw_record_delayed_scaling(rw_delayed_scaling *d)
+{
+    RW_LOOKS_ONLY;
+    return (rw_recorder){ .kind_ = &kind, .of_ = d };
 }
 
 /* ---- creation and destruction ---- */
@@ -191,6 +244,7 @@ rw_status rw_delayed_scaling_create(rw_delayed_scaling **ret_delayed, rw_context
     rw_delayed_scaling *d = rw_calloc(1, sizeof *d);
     if (!d) return rw_fail(ctx, RW_ERR_MEMORY, "rw_delayed_scaling_create: out of memory");
     *d = (rw_delayed_scaling){ .rows = { .ctx = ctx, .gradient_dtype = p.gradient_dtype },
+                               .own = { .recorder.kind = &kind, .d = d },
                                .attrs = { p.gradient_dtype, p.rule == RW_DELAYED_MOST_RECENT,
                                           p.margin }, .n_users = 1 };
     ctx->n_users++;
@@ -198,11 +252,6 @@ rw_status rw_delayed_scaling_create(rw_delayed_scaling **ret_delayed, rw_context
     if (status) rw_delayed_scaling_destroy(&d);
     else *ret_delayed = d;
     return status;
-}
-
-void rw_delayed_share(rw_delayed_scaling *d)
-{
-    d->n_users++;
 }
 
 static void close_update(rw_delayed_scaling *d)
@@ -218,7 +267,8 @@ static void scaler_gone(struct rw_dependent *on)
     close_update((rw_delayed_scaling *)(void *)((char *)on - offsetof(rw_delayed_scaling, on_scaler)));
 }
 
-void rw_delayed_release(rw_delayed_scaling *d)
+/* The last user frees it. */
+static void release(rw_delayed_scaling *d)
 {
     rw_context *const ctx = d->rows.ctx;
     if (--d->n_users) return;
@@ -235,12 +285,7 @@ void rw_delayed_scaling_destroy(rw_delayed_scaling **pd)
     rw_delayed_scaling *const d = *pd;
     *pd = NULL;
     rw_recipes_forget(d->rows.ctx, d);
-    rw_delayed_release(d);
-}
-
-rw_context *rw_delayed_context(const rw_delayed_scaling *d)
-{
-    return d->rows.ctx;
+    release(d);
 }
 
 int64_t rw_delayed_scaling_row(const rw_delayed_scaling *d, const rw_tensor *weight)
@@ -257,21 +302,14 @@ int64_t rw_delayed_scaling_row(const rw_delayed_scaling *d, const rw_tensor *wei
 static rw_status plan(rw_delayed_scaling *d, rw_scaler *s)
 {
     struct rw_update created;
-    const rw_status status =
-        rw_update_open(&created, d->rows.ctx, rw_delayed_recorder(d, s ? rw_scaler_found(s) : NULL));
+    struct rw_step_recorder *const recorder = &d->own.recorder;
+    const rw_status status = rw_update_open(&created, d->rows.ctx, &recorder, 1, s ? rw_scaler_found(s) : NULL);
     if (status) return status;
     close_update(d);
     d->update = created;
     d->planned_for = s;
     if (s) rw_scaler_depend(s, &d->on_scaler, scaler_gone);
     return RW_OK;
-}
-
-void rw_delayed_count(rw_delayed_scaling *d)
-{
-    d->rows.scale->version++;
-    d->rows.history->version++;
-    d->rows.amax->version++;
 }
 
 /* Plans the update again for another scaler or number of threads, and runs it. */
@@ -290,6 +328,6 @@ rw_status rw_delayed_scaling_update(rw_delayed_scaling *d, rw_scaler *s)
     const bool planned = d->update.run && !rw_update_is_stale(&d->update) && d->planned_for == s;
     rw_status status = planned ? RW_OK : plan(d, s);
     if (!status) status = rw_update_run(&d->update);
-    if (!status) rw_delayed_count(d);
+    if (!status) count(d);
     return status;
 }

@@ -24,12 +24,7 @@
 #include "record/pass_ops.h"
 #include "run/run_advance.h"
 #include "base/alloc.h"
-#include "base/explicit_zero_param.h"
-#include "api/optimizer_coverage.h"
-#include "api/optimizer.h"
-#include "api/clip_grad_norm.h"
-#include "api/delayed_scaling.h"
-#include "api/scaler.h"
+#include "api/recorder_list.h"
 #include "verify/verify.h"
 
 #include <rewind/graph.h>
@@ -41,14 +36,8 @@ struct rw_graph {
     uint64_t tape_step; /* a reset tape has another one */
     struct rw_run *run; /* one for all launches: its results and its words do not move */
     uint32_t loss;
-    rw_optimizer *optimizer;     /* NULL: none */
-    rw_scaler *scaler;           /* NULL: none */
-    rw_delayed_scaling *delayed; /* NULL: none */
-    const void *seeds[1]; /* backward begins with this: the scaler's scale */
-    bool follows;        /* the optimizer did so when it was recorded */
-    struct rw_clip clip; /* all zero: none */
-    bool inside;         /* the optimizer updates inside backward */
-    enum rw_optimizer_sums sums; /* that its update computes */
+    struct rw_recorders recorders;
+    const void *seeds[1]; /* backward begins with this, a recorder's number; NULL: 1 */
     uint64_t launches;
     size_t n_tickets;     /* of the tape when the graph was created: those that a launch moves */
     uint64_t first_block; /* of the first of them */
@@ -56,7 +45,6 @@ struct rw_graph {
     void *captured; /* the device's, NULL before the first capture */
     void *captured_arena, *captured_store, **captured_sources; /* addresses at that time */
     uint64_t captured_seed;                                    /* of the tickets: kernels received it */
-    const void *captured_states; /* the store of the optimizer's states; NULL: none */
 };
 
 static rw_status check_nothing_ran(const rw_tape *t)
@@ -78,44 +66,11 @@ static rw_status check_tickets(const rw_tape *t)
                    "the step again");
 }
 
-/* The recorders of a step, in order: unscaling, clipping, the update, then the scales of the next step. Inside backward
-   the first two are changes of each gradient. */
-static struct rw_recorder *recorders_of(rw_graph *g, bool *used_up)
-{
-    struct rw_recorder *first = NULL, **end = &first;
-    rw_tensor *const *const found = g->scaler ? rw_scaler_found(g->scaler) : NULL;
-    if (g->scaler) end = &(*end = g->inside ? rw_scaler_noter(g->scaler) : rw_scaler_unscaler(g->scaler))->next;
-    if (g->clip.ctx) end = &(*end = g->inside ? rw_clip_noter(&g->clip) : rw_clip_recorder(&g->clip))->next;
-    if (g->inside) end = &(*end = rw_optimizer_recorder_inside(g->optimizer, used_up, found))->next;
-    else if (g->optimizer) end = &(*end = rw_optimizer_recorder(g->optimizer, found))->next;
-    if (g->delayed) end = &(*end = rw_delayed_recorder(g->delayed, found))->next;
-    if (g->scaler) end = &(*end = rw_scaler_updater(g->scaler))->next;
-    *end = NULL;
-    return first;
-}
-
 static struct rw_request request_of(const rw_graph *g)
 {
     struct rw_request request = rw_step_request(g->t, &g->loss, 1);
-    request.seeded = g->scaler;
+    request.seeded = g->seeds[0];
     return request;
-}
-
-/* Begins the passes that read all gradients before the first update inside backward; RW_ERR_MEMORY, recorded. */
-static rw_status begin_passes(rw_graph *g, struct rw_first_pass **ret_first)
-{
-    rw_status status = RW_OK;
-    if (g->inside && g->scaler) status = rw_scaler_pass_begin(g->scaler, ret_first);
-    if (!status && g->inside && g->clip.ctx)
-        status = rw_clip_pass_begin(&g->clip, *ret_first ? &(*ret_first)->next : ret_first);
-    return status;
-}
-
-/* After planning, also if it failed. */
-static void end_passes(rw_graph *g)
-{
-    if (g->scaler) rw_scaler_pass_end(g->scaler);
-    if (g->inside && g->clip.ctx) rw_clip_pass_end(&g->clip);
 }
 
 /*
@@ -130,52 +85,15 @@ static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
     if (!used_up) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
     t->n_held = 0;
     struct rw_request request = request_of(g);
-    request.recorders = recorders_of(g, used_up);
-    request.used_up = g->inside ? used_up : NULL;
-    rw_status status = begin_passes(g, &request.first);
-    if (!status)
-        status = request.recorders ? rw_plan_build(t, &request, ret_plan) : rw_plan_get(t, &request, ret_plan);
-    end_passes(g);
-    if (!status && !request.recorders) (*ret_plan)->references++;
+    request.recorders = g->recorders.entry;
+    request.n_recorders = g->recorders.n;
+    if (rw_recorders_consume(&g->recorders, used_up)) request.used_up = used_up;
+    rw_status status = g->recorders.n ? rw_plan_build(t, &request, ret_plan) : rw_plan_get(t, &request, ret_plan);
+    if (!status && !g->recorders.n) (*ret_plan)->references++;
     if (!status && (status = rw_plan_check_size(t, &request, *ret_plan))) rw_plan_release(*ret_plan);
     t->n_held = n_held;
     rw_free(used_up);
     return status;
-}
-
-/*
- * Refuses commits of the program with updates inside backward: one that fails after parameters were updated could not
- * leave the step unchanged.
- */
-static rw_status check_commits(const rw_tape *t)
-{
-    for (size_t i = 0; i < t->n_effects; i++) {
-        const struct rw_node *const node = &t->nodes[t->effects[i].node];
-        const rw_op_def *const op = t->ctx->ops[node->op];
-        if (!(op->flags & RW_OP_COMMIT) || op->kernel[RW_DEVICE_AUTO] == rw_op_is_own) continue;
-        const rw_site at = t->ctx->sites[node->site];
-        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
-                       "rw_graph_create(update_inside): %s, recorded at %s:%d, writes buffers (RW_OP_COMMIT) and may "
-                       "fail after parameters were updated; update after backward", op->name,
-                       rw_file_of(at), at.line);
-    }
-    return RW_OK;
-}
-
-static rw_status check_updates(const rw_tape *t, const rw_graph_params *p)
-{
-    rw_context *const ctx = t->ctx;
-    if (p->update_inside && !p->optimizer)
-        return rw_fail(ctx, RW_ERR_ARGUMENT,
-                       "rw_graph_create(optimizer): expected one, as update_inside is set, got NULL");
-    if (p->optimizer && rw_optimizer_is_offloaded(p->optimizer) &&
-        (p->update_inside || rw_optimizer_is_in_file(p->optimizer)))
-        return rw_fail(ctx, RW_ERR_UNSUPPORTED,
-                       "rw_graph_create(optimizer): expected optimizer states in %s, got offloaded ones; create the "
-                       "graph without the optimizer, and call rw_optimizer_step() after each launch",
-                       p->update_inside ? "the device's memory, as update_inside is set"
-                                        : "memory, because a captured step cannot read files");
-    return p->update_inside ? check_commits(t) : RW_OK;
 }
 
 /* Checks the arguments of rw_graph_create(). */
@@ -183,18 +101,8 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
 {
     *ret_loss = rw_loss_check(t, loss, "rw_graph_create");
     if (*ret_loss == RW_NONE_ID) return t->ctx->status;
-    if (p->max_norm < 0 || p->max_norm != p->max_norm)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(max_norm): expected 0 (no clipping) or more, got %g",
-                       p->max_norm);
-    if (p->optimizer && rw_optimizer_context(p->optimizer) != t->ctx)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(optimizer): expected an optimizer of the tape's "
-                       "context, got an optimizer of another context");
-    if (p->scaler && rw_scaler_context(p->scaler) != t->ctx)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(scaler): expected a scaler of the tape's context, "
-                       "got a scaler of another context");
-    if (p->delayed && rw_delayed_context(p->delayed) != t->ctx)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(delayed): expected delayed scaling of the tape's "
-                       "context, got delayed scaling of another context");
+    const rw_status listed = rw_recorders_check(p->recorders, "rw_graph_create", t, loss, true);
+    if (listed) return listed;
     const rw_status runs = rw_check_runs(t->ctx, "rw_graph_create");
     if (runs) return runs;
     const char *const kept = rw_kept_codes_named(t);
@@ -203,10 +111,6 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
                        "rw_graph_create: the recipe keeps the quantized weight of \"%s\" for later micro-batches "
                        "(keep_weights); a graph quantizes it in each launch; record the step without keep_weights",
                        kept);
-    const rw_status updates = check_updates(t, p);
-    if (updates) return updates;
-    const rw_status scales = p->scaler ? rw_scaler_check_loss(t, loss, "rw_graph_create") : RW_OK;
-    if (scales) return scales;
     const rw_status status = check_nothing_ran(t);
     return status ? status : check_tickets(t);
 }
@@ -238,18 +142,19 @@ static rw_status make_run(rw_graph *g)
     status = g->captured_sources ? rw_run_make(g->t, plan, RW_RUN_OWNED | RW_RUN_CLEARS, &g->run)
                                  : rw_fail(g->t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
     rw_plan_release(plan); /* the run holds a reference */
-    if (!status && g->optimizer) status = rw_optimizer_attend(g->optimizer, g->run);
-    return status;
+    return status ? status : rw_recorders_attend(&g->recorders, g->run);
 }
 
-static rw_status make(rw_graph *g, double max_norm)
+static void destroy(rw_graph *g, bool never_ran)
 {
-    rw_status status = max_norm > 0 ? rw_clip_open(&g->clip, g->t->ctx) : RW_OK;
-    if (!status && max_norm > 0) status = rw_clip_set(&g->clip, max_norm);
-    if (!status && g->scaler && g->optimizer) status = rw_optimizer_follow(g->optimizer, "rw_graph_create");
-    g->follows = g->optimizer && rw_optimizer_follows(g->optimizer);
-    if (g->optimizer && rw_optimizer_is_watched(g->optimizer)) g->sums = g->inside ? RW_SUMS_APART : RW_SUMS_TOGETHER;
-    return status ? status : make_run(g);
+    rw_context *const ctx = g->t->ctx;
+    rw_runs_wait(ctx);
+    if (g->captured) ctx->device->free_graph(ctx->device_state, g->captured);
+    rw_run_end(g->run);
+    rw_recorders_close(&g->recorders, never_ran);
+    rw_free(g->captured_sources);
+    rw_tape_release(g->t);
+    rw_free(g);
 }
 
 /* Plans the step with its recorders, and makes its run. Nothing runs yet. */
@@ -258,33 +163,25 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_graph_create", "t");
     if (!ret_graph) return rw_fail_null(t->ctx, "rw_graph_create", "ret_graph");
-    rw_graph_params p = params ? *params : (rw_graph_params){ 0 };
-    p.max_norm = rw_or_default(p.max_norm, 0);
+    static const rw_graph_params none;
+    const rw_graph_params *const p = params ? params : &none;
     uint32_t id;
-    rw_status status = check(t, loss, &p, &id);
+    rw_status status = check(t, loss, p, &id);
     if (status) return status;
     rw_graph *g = rw_calloc(1, sizeof *g);
     if (!g) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
-    *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .optimizer = p.optimizer,
-                     .inside = p.update_inside, .scaler = p.scaler, .delayed = p.delayed,
-                     .seeds = { p.scaler ? rw_scaler_seed(p.scaler) : NULL } };
+    *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id };
     if (t->n_tickets) {
         g->n_tickets = t->n_tickets;
         g->first_block = t->tickets[0].offset;
         g->n_blocks = t->ticket_end - g->first_block;
     }
     t->n_users++;
-    if (p.scaler) rw_scaler_share(p.scaler);
-    if (p.delayed) rw_delayed_share(p.delayed);
-    if (p.optimizer) rw_optimizer_share(p.optimizer);
-    const bool followed = p.optimizer && rw_optimizer_follows(p.optimizer);
-    status = make(g, p.max_norm);
-    if (!status) {
-        *ret_graph = g;
-        return RW_OK;
-    }
-    rw_graph_destroy(&g);
-    if (p.optimizer && !followed) rw_optimizer_unfollow(p.optimizer); /* other graphs stay valid */
+    status = rw_recorders_open(&g->recorders, p->recorders, "rw_graph_create", t->ctx);
+    g->seeds[0] = rw_recorders_seed(&g->recorders);
+    if (!status) status = make_run(g);
+    if (status) destroy(g, true);
+    else *ret_graph = g;
     return status;
 }
 
@@ -293,18 +190,7 @@ void rw_graph_destroy(rw_graph **pg)
 {
     RW_ENTER(rw_edge_context(pg && *pg ? (*pg)->t : NULL), );
     if (!pg || !*pg) return;
-    rw_graph *const g = *pg;
-    rw_context *const ctx = g->t->ctx;
-    rw_runs_wait(ctx);
-    if (g->captured) ctx->device->free_graph(ctx->device_state, g->captured);
-    rw_run_end(g->run);
-    rw_clip_close(&g->clip);
-    rw_free(g->captured_sources);
-    if (g->optimizer) rw_optimizer_release(g->optimizer);
-    if (g->scaler) rw_scaler_release(g->scaler);
-    if (g->delayed) rw_delayed_release(g->delayed);
-    rw_tape_release(g->t);
-    rw_free(g);
+    destroy(*pg, false);
     *pg = NULL;
 }
 
@@ -359,7 +245,7 @@ static bool is_outdated(const rw_graph *g)
     const struct rw_run *const r = g->run;
     return !g->captured || g->captured_seed != seed_of(g) || g->captured_arena != data_of(r->arena) ||
            g->captured_store != data_of(r->store) ||
-           (g->optimizer && g->captured_states != rw_optimizer_store(g->optimizer)) ||
+           rw_recorders_have_moved(&g->recorders) ||
            memcmp(g->captured_sources, r->sources, r->plan->n_sources * sizeof *r->sources) != 0;
 }
 
@@ -372,8 +258,8 @@ static rw_status capture(rw_graph *g)
     if (status) return rw_fail(ctx, status, "rw_graph_launch: the device does not capture");
     status = rw_run_execute(g->run, g->run->plan->n_actions);
     const rw_status ended = ctx->device->capture_end(ctx->device_state, &captured);
-    if (g->optimizer) rw_optimizer_launched(g->optimizer, false);
     if (!status && ended) status = rw_fail(ctx, ended, "rw_graph_launch: the capture failed");
+    rw_recorders_captured(&g->recorders, !status);
     if (status) {
         if (captured) ctx->device->free_graph(ctx->device_state, captured);
         return status;
@@ -383,7 +269,6 @@ static rw_status capture(rw_graph *g)
     g->captured_arena = data_of(g->run->arena);
     g->captured_store = data_of(g->run->store);
     g->captured_seed = seed_of(g);
-    g->captured_states = g->optimizer ? rw_optimizer_store(g->optimizer) : NULL;
     memcpy(g->captured_sources, g->run->sources, g->run->plan->n_sources * sizeof *g->run->sources);
     return RW_OK;
 }
@@ -425,7 +310,7 @@ static rw_status prepare_update(rw_graph *g)
     const rw_plan *const p = g->run->plan;
     for (size_t i = 0; i < p->n_used_up; i++) rw_gradient_written(&ctx->by_id[p->used_up[i]]->gradient);
     add_commits(g, 1);
-    const rw_status status = rw_optimizer_prepare(g->optimizer, g->sums);
+    const rw_status status = rw_recorders_prepare(&g->recorders);
     add_commits(g, -1u);
     for (size_t i = 0; i < p->n_used_up; i++) rw_gradient_used_up(&ctx->by_id[p->used_up[i]]->gradient);
     return status;
@@ -452,16 +337,16 @@ static rw_status queue_run(rw_graph *g)
     struct rw_run *const r = g->run;
     const size_t end = r->plan->n_actions;
     rw_run_restart(r);
-    r->seeds = g->scaler ? g->seeds : NULL;
-    rw_status status = g->optimizer ? rw_optimizer_before_launch(g->optimizer) : RW_OK;
+    r->seeds = g->seeds[0] ? g->seeds : NULL;
+    rw_status status = rw_recorders_before(&g->recorders);
     if (!status) status = rw_run_prepare(r, end);
     for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* the update must find them written */
         rw_gradient_written(&g->t->ctx->by_id[r->plan->gradients[i]]->gradient);
-    if (!status && g->optimizer) status = prepare_update(g);
+    if (!status) status = prepare_update(g);
     if (!status) status = queue_launch(g);
     if (status) {
         const rw_status failed = rw_run_fail(r, status);
-        if (g->optimizer) rw_optimizer_failed(g->optimizer);
+        rw_recorders_failed(&g->recorders);
         return failed;
     }
     rw_run_is_queued(r, end);
@@ -471,11 +356,7 @@ static rw_status queue_run(rw_graph *g)
 /* Counts the launch in everything that takes part in it, after its commits were counted: the update follows them. */
 static void count_launch(rw_graph *g)
 {
-    if (g->optimizer) rw_optimizer_launched(g->optimizer, true);
-    if (g->optimizer) rw_optimizer_count(g->optimizer);
-    if (g->clip.ctx) rw_clip_count(&g->clip);
-    if (g->scaler) rw_scaler_launched(g->scaler);
-    if (g->delayed) rw_delayed_count(g->delayed);
+    rw_recorders_launched(&g->recorders);
     g->launches++;
     count_draws(g);
 }
@@ -508,26 +389,7 @@ static rw_status verify_first(rw_graph *g)
     if (effects) return effects;
     begin_step(g);
     const struct rw_request request = request_of(g);
-    return rw_verify_or_fail(g->t, &request, g->scaler ? g->seeds : NULL);
-}
-
-/* A gradient whose address the caller has is never clear, so its parameter is updated in every step. But inside
-   backward a parameter that the step does not reach has no update. */
-static rw_status check_shared(const rw_graph *g)
-{
-    rw_context *const ctx = g->t->ctx;
-    const rw_plan *const p = g->run->plan;
-    for (size_t i = 0; g->inside && i < ctx->n_params; i++) {
-        const struct rw_param *const x = ctx->params[i];
-        size_t k = 0;
-        if (!x->gradient.shared || !rw_optimizer_holds(g->optimizer, x)) continue;
-        while (k < p->n_used_up && p->used_up[k] != x->tensor.id) k++;
-        if (k == p->n_used_up)
-            return rw_fail(ctx, RW_ERR_UNSUPPORTED,
-                           "rw_graph_launch(update_inside): rw_tensor_data() has returned the address of the gradient "
-                           "of \"%s\", which the step does not reach; update after backward", x->name);
-    }
-    return RW_OK;
+    return rw_verify_or_fail(g->t, &request, g->seeds[0] ? g->seeds : NULL);
 }
 
 /* A launch begins with clear gradients: refuses gradients that were not used. */
@@ -576,19 +438,11 @@ rw_status rw_graph_launch(rw_graph *g)
                        "graph again");
     const rw_status missed = rw_tape_misses_nothing(t, "rw_graph_launch");
     if (missed) return missed;
-    if (g->optimizer && g->follows != rw_optimizer_follows(g->optimizer))
-        return rw_fail(ctx, RW_ERR_MODIFIED,
-                       "rw_graph_launch: the optimizer counts its steps on the device since a later rw_scaler_step() "
-                       "or rw_graph_create() with a scaler; create the graph again");
     const rw_plan *const p = g->run->plan;
-    const rw_status held =
-        g->optimizer ? rw_optimizer_coverage_check_ids(ctx, p->gradients, p->n_gradients, "rw_graph_launch") : RW_OK;
-    if (held) return held;
+    const rw_status fits = rw_recorders_check_launch(&g->recorders, g->run, "rw_graph_launch");
+    if (fits) return fits;
     const rw_status stored = check_store(ctx, p, "rw_graph_launch");
     if (stored) return stored;
     const rw_status unused = check_gradients(ctx);
-    if (unused) return unused;
-    const rw_status shared = check_shared(g);
-    if (shared) return shared;
-    return launch(g);
+    return unused ? unused : launch(g);
 }

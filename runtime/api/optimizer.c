@@ -1,5 +1,5 @@
 /*
- * Optimizers of any kind over the parameters of a context: recording, states, settings and updates.
+ * Optimizers of any kind over the parameters of a context: states, settings and updates. optimizer_nodes.c records.
  *
  * States and master copies are states of the context, which an op reads and writes. Numbers that change from step to
  * step, such as the learning rate and the bias corrections, are in rows that are uploaded before each update, so the
@@ -9,7 +9,7 @@
 #include "api/optimizer.h"
 
 #include "api/optimizer_coverage.h"
-#include "api/optimizer_struct.h"
+#include "api/optimizer_nodes.h"
 #include "base/alloc.h"
 #include "base/explicit_zero_param.h"
 #include "record/gradient_state.h"
@@ -20,122 +20,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#define OPERANDS (3 + RW_UPDATE_STATES) /* inputs of each, without its sums */
-
 static rw_status no_memory(rw_context *ctx, const char *what)
 {
     return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", what);
-}
-
-/* ---- recording ---- */
-
-/* The gradient that planning computed or found; otherwise that of the parameter, which is clear. */
-static rw_tensor *gradient_of(const struct rw_member *x, rw_tensor *const *gradient)
-{
-    rw_tensor *const g = gradient[x->param->tensor.id];
-    return g ? g : &x->param->gradient.tensor;
-}
-
-/* The rows that the update uses: as uploaded, or if some updates may be skipped, as corrected on the device. */
-static rw_status record_rows(const rw_optimizer *opt, size_t group, rw_tape *t, rw_tensor **ret_rows)
-{
-    rw_tensor *in[4], *out[2];
-    int n = 0;
-    *ret_rows = &opt->uploaded[group]->tensor;
-    if (!opt->pending) return RW_OK;
-    if (opt->found) in[n++] = *opt->found;
-    in[n++] = &opt->uploaded[group]->tensor;
-    in[n++] = &opt->pending[group]->tensor;
-    in[n++] = &opt->due[group]->tensor;
-    const rw_status status = rw_update_record(t, "rw_optimizer_step", &rw_op_update_rows, in, n, &opt->kind->attrs,
-                                              sizeof opt->kind->attrs, out);
-    if (!status) *ret_rows = out[1];
-    return status;
-}
-
-static struct rw_update_attrs attrs_of(const rw_optimizer *opt)
-{
-    struct rw_update_attrs attrs = opt->kind->attrs;
-    attrs.sums = opt->n_watchers > 0;
-    attrs.windows = opt->offload != NULL;
-    attrs.moments = (int32_t)opt->numbers.moments;
-    return attrs;
-}
-
-/* Records one node that updates all pieces of a group. */
-static rw_status record_group(rw_optimizer *opt, size_t group, rw_tape *t, rw_tensor *const *gradient, rw_tensor **in)
-{
-    const struct rw_piece *const p = &opt->pieces.piece[opt->pieces.first[group]];
-    const size_t n = rw_group_size(opt, group), states = (size_t)opt->kind->attrs.states;
-    const struct rw_update_attrs attrs = attrs_of(opt);
-    size_t end = 1 + (2 + states) * n;
-    const rw_status status = record_rows(opt, group, t, &in[0]);
-    if (status) return status;
-    for (size_t i = 0; i < n; i++) {
-        const struct rw_member *const x = &opt->members[p[i].member];
-        in[1 + i] = gradient_of(x, gradient);
-        in[1 + n + i] = &x->param->tensor;
-        for (size_t j = 0; j < states; j++) in[1 + (2 + j) * n + i] = &p[i].state[j]->tensor;
-        if (x->has_master) in[end++] = &p[i].state[states]->tensor;
-    }
-    if (attrs.sums) in[end++] = &opt->sums[group]->tensor;
-    return rw_update_record(t, "rw_optimizer_step", opt->kind->op, in, (int)end, &attrs, sizeof attrs, NULL);
-}
-
-/* Records the update of one parameter: its row, its gradient, the parameter, its states. The states are in device
-   memory, so the piece has the parameter's number. */
-static rw_status record_one(rw_optimizer *opt, size_t i, rw_tape *t, rw_tensor *rows, rw_tensor *g)
-{
-    const struct rw_member *const x = &opt->members[i];
-    const int64_t row = (int64_t)(i % RW_GROUP_MAX);
-    const struct rw_update_attrs attrs = attrs_of(opt);
-    rw_tensor *in[2 + OPERANDS] = { NULL, g, &x->param->tensor };
-    int n = 3;
-    in[0] = rw_slice_at((rw_site){ "rw_optimizer_step", 0 }, t, rows, 0, row, row + 1);
-    if (!in[0]) return opt->ctx->status;
-    for (int j = 0; j < opt->pieces.piece[i].n_states; j++) in[n++] = &opt->pieces.piece[i].state[j]->tensor;
-    if (attrs.sums) in[n++] = &x->sums->tensor;
-    return rw_update_record(t, "rw_optimizer_step", opt->kind->op, in, n, &attrs, sizeof attrs, NULL);
-}
-
-static rw_status record_inside(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
-{
-    rw_optimizer *const opt = (rw_optimizer *)r;
-    rw_tensor *rows = NULL;
-    rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < opt->n; i++) {
-        rw_tensor *const g = gradient[opt->members[i].param->tensor.id];
-        if (i % RW_GROUP_MAX == 0) status = record_rows(opt, i / RW_GROUP_MAX, t, &rows);
-        if (!status && g) status = record_one(opt, i, t, rows, g);
-    }
-    return status;
-}
-
-static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
-{
-    rw_optimizer *const opt = (rw_optimizer *)r;
-    rw_status status = RW_OK;
-    const size_t most = opt->pieces.n < RW_GROUP_MAX ? opt->pieces.n : RW_GROUP_MAX;
-    rw_tensor **const in = rw_malloc((2 + OPERANDS * most) * sizeof *in);
-    if (!in) return no_memory(opt->ctx, "rw_optimizer_step");
-    for (size_t g = 0; !status && g < opt->pieces.n_groups; g++) status = record_group(opt, g, t, gradient, in);
-    rw_free(in);
-    return status;
-}
-
-struct rw_recorder *rw_optimizer_recorder(rw_optimizer *opt, rw_tensor *const *found)
-{
-    opt->recorder = (struct rw_recorder){ .record = record };
-    opt->found = found;
-    return &opt->recorder;
-}
-
-struct rw_recorder *rw_optimizer_recorder_inside(rw_optimizer *opt, bool *used_up, rw_tensor *const *found)
-{
-    opt->recorder = (struct rw_recorder){ .record = record_inside };
-    opt->found = found;
-    for (size_t i = 0; i < opt->n; i++) used_up[opt->members[i].param->tensor.id] = true;
-    return &opt->recorder;
 }
 
 /* ---- creation and destruction ---- */
@@ -302,9 +189,22 @@ bool rw_optimizer_is_watched(const rw_optimizer *opt)
     return opt->n_watchers > 0;
 }
 
+static rw_status record_step(struct rw_step_recorder *r, struct rw_recording *now)
+{
+    return rw_optimizer_record_after((rw_optimizer *)r, now);
+}
+
+static const struct rw_recorder_kind step_kind = { .name = "rw_optimizer_step", .record = record_step };
+
+struct rw_step_recorder *rw_optimizer_recorder(rw_optimizer *opt)
+{
+    return &opt->own;
+}
+
 static rw_status open_update(rw_optimizer *opt, struct rw_update *ret)
 {
-    rw_status status = rw_update_open(ret, opt->ctx, rw_optimizer_recorder(opt, NULL));
+    struct rw_step_recorder *const recorder = rw_optimizer_recorder(opt);
+    rw_status status = rw_update_open(ret, opt->ctx, &recorder, 1, NULL);
     if (status) return status;
     status = rw_optimizer_attend(opt, ret->run);
     if (status) rw_update_close(ret);
@@ -396,6 +296,7 @@ rw_status rw_optimizer_make(rw_optimizer **ret, rw_context *ctx, const struct rw
     if (!opt) return no_memory(ctx, kind->create);
     opt->ctx = ctx;
     opt->kind = kind;
+    opt->own.kind = &step_kind;
     opt->numbers = *numbers;
     opt->n_users = 1;
     ctx->n_users++;
@@ -612,31 +513,6 @@ bool rw_optimizer_failed(rw_optimizer *opt)
 rw_status rw_optimizer_attend(rw_optimizer *opt, struct rw_run *run)
 {
     return opt->offload ? rw_run_watch(run, rw_optimizer_offload_observer(opt->offload)) : RW_OK;
-}
-
-bool rw_optimizer_is_offloaded(const rw_optimizer *opt)
-{
-    return opt->offload != NULL;
-}
-
-bool rw_optimizer_is_in_file(const rw_optimizer *opt)
-{
-    return opt->offload && rw_optimizer_offload_is_in_file(opt->offload);
-}
-
-rw_status rw_optimizer_before_launch(rw_optimizer *opt)
-{
-    return opt->offload ? rw_optimizer_offload_before_launch(opt->offload) : RW_OK;
-}
-
-void rw_optimizer_launched(rw_optimizer *opt, bool ran)
-{
-    if (opt->offload) rw_optimizer_offload_launched(opt->offload, ran);
-}
-
-const void *rw_optimizer_store(const rw_optimizer *opt)
-{
-    return opt->offload ? rw_optimizer_offload_store(opt->offload) : NULL;
 }
 
 static rw_status plan_again(rw_optimizer *opt)

@@ -1,4 +1,5 @@
-/* An optimizer as a recorder, and the host's work around each of its updates. optimizer_kinds.c has the kinds. */
+/* An optimizer, and the host's work around each of its updates. optimizer_kinds.c has the kinds, optimizer_recorder.c
+   the recorders of lists. */
 #ifndef RW_API_OPTIMIZER_H
 #define RW_API_OPTIMIZER_H
 
@@ -29,25 +30,13 @@ void rw_optimizer_depend(rw_optimizer *opt, struct rw_dependent *d, void (*gone)
 rw_context *rw_optimizer_context(const rw_optimizer *opt);
 bool rw_optimizer_holds(const rw_optimizer *opt, const struct rw_param *param);
 
-/* Records the update of all its parameters. found: when the plan is made, the address of the value by which the update
-   is skipped (rw_op_update_rows); NULL for none. With it, call rw_optimizer_follow() first. */
-struct rw_recorder *rw_optimizer_recorder(rw_optimizer *opt, rw_tensor *const *found);
+/* The recorder of rw_optimizer_step() and of rw_scaler_step(), after backward. With a value by which the update is
+   skipped (rw_op_update_rows), call rw_optimizer_follow() first. */
+struct rw_step_recorder *rw_optimizer_recorder(rw_optimizer *opt);
 
-/* Records a separate update for each parameter of which the step has a gradient. For a request with used_up, in which
-   it marks those parameters by id. found as above. */
-struct rw_recorder *rw_optimizer_recorder_inside(rw_optimizer *opt, bool *used_up, rw_tensor *const *found);
-
-/* Call it after planning what the first of the two has recorded: offloaded states are then copied in and out by the
-   run. States in a file cannot be used in the run of a graph, and no offloaded states inside backward. RW_ERR_MEMORY,
+/* Call it after planning what that has recorded: offloaded states are then copied in and out by the run. RW_ERR_MEMORY,
    which is recorded, has changed nothing. */
 rw_status rw_optimizer_attend(rw_optimizer *opt, struct rw_run *run);
-bool rw_optimizer_is_offloaded(const rw_optimizer *opt); /* it has such states */
-bool rw_optimizer_is_in_file(const rw_optimizer *opt);
-
-/* Before and after each launch of a graph, and the store that a capture of it depends on. An error is recorded. */
-rw_status rw_optimizer_before_launch(rw_optimizer *opt);
-void rw_optimizer_launched(rw_optimizer *opt, bool ran); /* it was queued; false: it was only captured */
-const void *rw_optimizer_store(const rw_optimizer *opt);
 
 /* From now on the optimizer counts skipped updates on the device. RW_ERR_MEMORY, recorded, has changed nothing. The
    caller that made it follow may take that back before the first such update, when no plan has its counts any more. */

@@ -43,7 +43,7 @@ struct rw_member {
 };
 
 struct rw_optimizer {
-    struct rw_recorder recorder; /* must be first */
+    struct rw_step_recorder own; /* must be first; of the single calls */
     rw_context *ctx;
     const struct rw_optimizer_kind *kind;
     struct rw_optimizer_numbers numbers;
@@ -58,7 +58,6 @@ struct rw_optimizer {
     size_t n_watchers;
     uint8_t last_sums; /* enum rw_optimizer_sums, of the last update */
     uint64_t n_updates; /* total of this optimizer */
-    rw_tensor *const *found; /* of what is recorded now */
     size_t n, bytes;
     struct rw_update update;
     bool update_follows; /* it was planned for an optimizer that follows a scaler */

@@ -1,5 +1,5 @@
 /*
- * Loss scaling: recorders for unscaling and for the next scale, and the order of calls of a step.
+ * Loss scaling: creation, and the order of calls of a step. scaler_nodes.c records.
  *
  * Everything that changes is memory of the context that commits read and write; the host only tracks which call may
  * follow which. The seed of backward is the scale's own memory.
@@ -9,12 +9,11 @@
 #include "api/expected_backward.h"
 #include "api/optimizer_coverage.h"
 #include "api/optimizer.h"
-#include "api/cached_update_plan.h"
+#include "api/scaler_nodes.h"
 #include "autodiff/roots.h"
 #include "base/alloc.h"
 #include "base/explicit_zero_param.h"
 #include "record/gradient_state.h"
-#include "record/scaling_ops.h"
 #include "verify/verify.h"
 
 #include <float.h>
@@ -22,188 +21,19 @@
 
 #define COUNT_MAX (1 << 24) /* float32 counts exactly up to this */
 
-/* The planned update of an optimizer, which is skipped if something was found. It is freed with the optimizer. */
-struct stepped {
-    struct rw_dependent on_optimizer; /* must be first */
-    struct stepped *next, **link;     /* in the scaler's list */
-    rw_optimizer *opt;
-    struct rw_update update;
-    bool sums; /* it was planned while a monitor observed the optimizer */
-    bool ran; /* in the period ran_in */
-    uint32_t ran_in;
-};
-
-struct rw_scaler {
-    struct rw_recorder unscaler, updater; /* must be first; inside backward it stores the result */
-    struct rw_first_pass pass;            /* for updates inside backward, which runs twice */
-    rw_context *ctx;
-    struct rw_scaler_rule rule;
-    struct rw_param *numbers; /* a buffer of the context: the scale and the counters */
-    struct rw_param *found;   /* a state */
-    rw_tensor *found_now;     /* its tensor, or between the two recorders of one plan the value there */
-    rw_tensor **founds;       /* while planning, by parameter's id: the result for its gradient; NULL: none */
-    struct rw_update unscaling, updating;
-    size_t n_params; /* number of parameters that unscaling was planned for */
-    struct stepped *steps;
-    struct rw_dependent *dependents;
-    /* A period ends when the numbers change, by rw_scaler_update() or by loading them. Their version identifies it. */
-    uint64_t unscaled; /* number of its last unscaling (record/gradient_state.h), to which `found` belongs; 0: none */
-    uint32_t unscaled_in, stepped_in; /* periods; the second is one in which an optimizer was stepped */
-    bool stepped;
-    size_t n_users; /* itself, until rw_scaler_destroy(), and the graphs that use it: the last one frees it */
-};
-
 static rw_status no_memory(rw_context *ctx, const char *what)
 {
     return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", what);
 }
 
-/* One node reads and writes each gradient, and has three more operands; inside backward it reads one number for each,
-   and has two more. */
-#define UNSCALED_MAX ((RW_OP_MAX_OPERANDS - 3) / 2)
-#define NOTED_MAX (RW_OP_MAX_OPERANDS - 2)
+/* The recorders of the single calls: each does one of the two things that the recorder of a list does. */
+static const struct rw_recorder_kind unscaler_kind = { .name = "rw_scaler_unscale",
+                                                       .record = rw_scaler_record_unscaling };
+static const struct rw_recorder_kind updater_kind = { .name = "rw_scaler_update", .finish = rw_scaler_record_next };
 
-static rw_status too_many(rw_context *ctx, int n, int most)
+rw_tensor *rw_scaler_found(const rw_scaler *s)
 {
-    return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_scaler_unscale: expected at most %d gradients, got %d", most, n);
-}
-
-/* ---- recording ---- */
-
-rw_tensor *const *rw_scaler_found(const rw_scaler *s)
-{
-    return &s->found_now;
-}
-
-/* Records one node for all gradients, and replaces them by its outputs. */
-static rw_status record_unscale(rw_scaler *s, rw_tape *t, rw_tensor **gradient, rw_tensor **in, rw_tensor **out)
-{
-    rw_context *const ctx = s->ctx;
-    int n = 0;
-    in[n++] = &s->numbers->tensor;
-    in[n++] = &s->found->tensor;
-    for (size_t i = 0; i < ctx->n_params; i++) {
-        rw_tensor *const g = gradient[ctx->params[i]->tensor.id];
-        if (g) in[n++] = g;
-    }
-    if (n - 2 > UNSCALED_MAX) return too_many(ctx, n - 2, UNSCALED_MAX);
-    const rw_status status = rw_update_record(t, "rw_scaler_unscale", &rw_op_unscale_grads, in, n, NULL, 0, out);
-    for (size_t i = 0, k = 1; !status && i < ctx->n_params; i++) {
-        rw_tensor **const g = &gradient[ctx->params[i]->tensor.id];
-        if (*g) *g = out[k++];
-    }
-    if (!status) s->found_now = out[0];
-    return status;
-}
-
-static rw_status unscaler(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
-{
-    rw_scaler *const s = (rw_scaler *)r;
-    const size_t most = s->ctx->n_params + 2;
-    rw_tensor **const both = rw_malloc(2 * most * sizeof *both);
-    if (!both) return no_memory(s->ctx, "rw_scaler_unscale");
-    const rw_status status = record_unscale(s, t, gradient, both, both + most);
-    rw_free(both);
-    return status;
-}
-
-static rw_status updater(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
-{
-    rw_scaler *const s = (rw_scaler *)(void *)((char *)r - offsetof(rw_scaler, updater));
-    rw_tensor *const in[] = { s->found_now, &s->numbers->tensor };
-    s->found_now = &s->found->tensor;
-    return rw_update_record(t, "rw_scaler_update", &rw_op_scaler_update, in, 2, &s->rule, sizeof s->rule, NULL);
-}
-
-struct rw_recorder *rw_scaler_unscaler(rw_scaler *s)
-{
-    s->unscaler = (struct rw_recorder){ .record = unscaler };
-    s->found_now = &s->found->tensor;
-    return &s->unscaler;
-}
-
-struct rw_recorder *rw_scaler_updater(rw_scaler *s)
-{
-    s->updater = (struct rw_recorder){ .record = updater, .late = true };
-    return &s->updater;
-}
-
-/* ---- inside backward ---- */
-
-static rw_scaler *scaler_of(struct rw_first_pass *f)
-{
-    return (rw_scaler *)(void *)((char *)f - offsetof(rw_scaler, pass));
-}
-
-/* Records the unscaling of one gradient. Both passes do this; the second finds the same as the first. */
-static rw_tensor *unscaled(const rw_scaler *s, rw_tape *t, rw_tensor *gradient, rw_tensor **ret_found)
-{
-    rw_tensor *const in[] = { &s->numbers->tensor, gradient }, *out[2];
-    rw_tensor *const unscaled =
-        rw_apply_at((rw_site){ "rw_scaler_unscale", 0 }, t, &rw_op_unscale_grad, in, 2, NULL, 0, out);
-    if (unscaled) *ret_found = out[1];
-    return unscaled ? out[0] : NULL;
-}
-
-static rw_tensor *show(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient)
-{
-    rw_scaler *const s = scaler_of(f);
-    return unscaled(s, t, gradient, &s->founds[param]);
-}
-
-static rw_status end(struct rw_first_pass *f, rw_tape *t)
-{
-    return RW_OK;
-}
-
-static rw_tensor *change(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient)
-{
-    rw_tensor *found;
-    return unscaled(scaler_of(f), t, gradient, &found);
-}
-
-/* Records the node that combines the results of all gradients. */
-static rw_status noter(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
-{
-    rw_scaler *const s = (rw_scaler *)r;
-    rw_context *const ctx = s->ctx;
-    rw_tensor **const in = rw_malloc((ctx->n_params + 1) * sizeof *in), *out[1];
-    int n = 0;
-    if (!in) return no_memory(ctx, "rw_scaler_unscale");
-    for (size_t i = 0; i < ctx->n_params; i++) {
-        rw_tensor *const found = s->founds[ctx->params[i]->tensor.id];
-        if (found) in[n++] = found;
-    }
-    in[n++] = &s->found->tensor;
-    const rw_status status =
-        n - 1 > NOTED_MAX ? too_many(ctx, n - 1, NOTED_MAX)
-                           : rw_update_record(t, "rw_scaler_unscale", &rw_op_any_found, in, n, NULL, 0, out);
-    rw_free(in);
-    if (!status) s->found_now = out[0];
-    return status;
-}
-
-struct rw_recorder *rw_scaler_noter(rw_scaler *s)
-{
-    s->unscaler = (struct rw_recorder){ .record = noter };
-    s->found_now = &s->found->tensor;
-    return &s->unscaler;
-}
-
-rw_status rw_scaler_pass_begin(rw_scaler *s, struct rw_first_pass **ret)
-{
-    s->founds = rw_calloc(s->ctx->n_ids, sizeof *s->founds);
-    if (!s->founds) return no_memory(s->ctx, "rw_scaler_unscale");
-    s->pass = (struct rw_first_pass){ NULL, show, end, change };
-    *ret = &s->pass;
-    return RW_OK;
-}
-
-void rw_scaler_pass_end(rw_scaler *s)
-{
-    rw_free(s->founds);
-    s->founds = NULL;
-    s->found_now = &s->found->tensor;
+    return &s->found->tensor;
 }
 
 /* ---- creation and destruction ---- */
@@ -279,7 +109,6 @@ static rw_status make(rw_scaler *s, const rw_scaler_params *p)
 {
     s->found = rw_state_create(s->ctx, RW_I32, RW_SCALAR);
     if (!s->found) return no_memory(s->ctx, "rw_scaler_create");
-    s->found_now = &s->found->tensor;
     return find_buffer(s, p);
 }
 
@@ -295,6 +124,8 @@ rw_status rw_scaler_create(rw_scaler **ret_scaler, rw_context *ctx, const rw_sca
     rw_scaler *s = rw_calloc(1, sizeof *s);
     if (!s) return no_memory(ctx, "rw_scaler_create");
     *s = (rw_scaler){ .ctx = ctx, .n_users = 1,
+                      .unscaler = { .recorder.kind = &unscaler_kind, .s = s },
+                      .updater = { .recorder.kind = &updater_kind, .s = s },
                       .rule = { .growth = p.growth_factor, .backoff = p.backoff_factor, .least = p.min_scale,
                                 .most = p.max_scale, .interval = p.growth_interval, .hysteresis = p.hysteresis,
                                 .refill_at_growth = p.refill_at_growth } };
@@ -315,7 +146,7 @@ void rw_scaler_depend(rw_scaler *s, struct rw_dependent *d, void (*gone)(struct 
     rw_depend(&s->dependents, d, gone);
 }
 
-static void drop_step(struct stepped *step)
+static void drop_step(struct rw_stepped *step)
 {
     *step->link = step->next;
     if (step->next) step->next->link = step->link;
@@ -358,7 +189,7 @@ const void *rw_scaler_seed(const rw_scaler *s)
     return s->numbers->data;
 }
 
-rw_status rw_scaler_check_loss(rw_tape *t, const rw_tensor *loss, const char *what)
+rw_status rw_scaler_check_loss(const rw_tape *t, const rw_tensor *loss, const char *what)
 {
     if (loss->dtype == RW_F32) return RW_OK;
     return rw_fail(t->ctx, RW_ERR_DTYPE, "%s(loss): expected f32, got %s", what,
@@ -388,11 +219,10 @@ rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss)
 
 /* ---- a step ---- */
 
-static rw_status plan(struct rw_update *u, rw_scaler *s, struct rw_recorder *recorders)
+static rw_status plan(struct rw_update *u, rw_scaler *s, struct rw_step_recorder *recorder)
 {
     struct rw_update created;
-    const rw_status status = rw_update_open(&created, s->ctx, recorders);
-    s->found_now = &s->found->tensor;
+    const rw_status status = rw_update_open(&created, s->ctx, &recorder, 1, rw_scaler_found(s));
     if (status) return status;
     rw_update_close(u);
     *u = created;
@@ -432,7 +262,7 @@ static rw_status check_scaled(const rw_scaler *s, const char *what)
 static rw_status unscale(rw_scaler *s)
 {
     if (!is_planned(&s->unscaling) || s->n_params != s->ctx->n_params) {
-        const rw_status planned = plan(&s->unscaling, s, rw_scaler_unscaler(s));
+        const rw_status planned = plan(&s->unscaling, s, &s->unscaler.recorder);
         if (planned) return planned;
         s->n_params = s->ctx->n_params;
     }
@@ -477,21 +307,21 @@ rw_status rw_scaler_unscale(rw_scaler *s)
 
 static void optimizer_gone(struct rw_dependent *d)
 {
-    drop_step((struct stepped *)d);
+    drop_step((struct rw_stepped *)d);
 }
 
 /* The entry of the optimizer; NULL: none. */
-static struct stepped *known_step(const rw_scaler *s, const rw_optimizer *opt)
+static struct rw_stepped *known_step(const rw_scaler *s, const rw_optimizer *opt)
 {
-    struct stepped *step = s->steps;
+    struct rw_stepped *step = s->steps;
     while (step && step->opt != opt) step = step->next;
     return step;
 }
 
 /* The entry of the optimizer, or a new one without a plan; NULL without memory. */
-static struct stepped *step_of(rw_scaler *s, rw_optimizer *opt)
+static struct rw_stepped *step_of(rw_scaler *s, rw_optimizer *opt)
 {
-    struct stepped *step = known_step(s, opt);
+    struct rw_stepped *step = known_step(s, opt);
     if (step) return step;
     step = rw_calloc(1, sizeof *step);
     if (!step) return NULL;
@@ -505,13 +335,13 @@ static struct stepped *step_of(rw_scaler *s, rw_optimizer *opt)
 }
 
 /* Finds the planned update of an optimizer, or plans it. */
-static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct stepped **ret)
+static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct rw_stepped **ret)
 {
     const bool watched = rw_optimizer_is_watched(opt);
-    struct stepped *const step = step_of(s, opt);
+    struct rw_stepped *const step = step_of(s, opt);
     if (!step) return no_memory(s->ctx, "rw_scaler_step");
     if (!is_planned(&step->update) || step->sums != watched) {
-        rw_status status = plan(&step->update, s, rw_optimizer_recorder(opt, rw_scaler_found(s)));
+        rw_status status = plan(&step->update, s, rw_optimizer_recorder(opt));
         if (status) return status;
         status = rw_optimizer_attend(opt, step->update.run);
         if (status) {
@@ -526,14 +356,14 @@ static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct stepped **ret
 
 static rw_status check_once(const rw_scaler *s, const rw_optimizer *opt)
 {
-    const struct stepped *const step = known_step(s, opt);
+    const struct rw_stepped *const step = known_step(s, opt);
     if (!step || !step->ran || step->ran_in != s->numbers->version) return RW_OK;
     return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step: expected rw_scaler_update() since the optimizer was "
                    "stepped, got none; call that first");
 }
 
 /* Counts a step. A step with gradients of an earlier period uses a result that was counted already. */
-static void count_step(rw_scaler *s, struct stepped *step)
+static void count_step(rw_scaler *s, struct rw_stepped *step)
 {
     rw_optimizer_count(step->opt);
     if (!has_unscaled(s)) return;
@@ -552,7 +382,7 @@ static rw_status check_step(const rw_scaler *s, const rw_optimizer *opt, bool *r
 }
 
 /* Plans the step, unscales if that has not happened, and uploads the update's numbers. */
-static rw_status prepare_step(rw_scaler *s, rw_optimizer *opt, bool unscaled, struct stepped **ret)
+static rw_status prepare_step(rw_scaler *s, rw_optimizer *opt, bool unscaled, struct rw_stepped **ret)
 {
     rw_status status = find_step(s, opt, ret);
     if (!status && !unscaled) status = unscale(s);
@@ -565,7 +395,7 @@ static rw_status prepare_step(rw_scaler *s, rw_optimizer *opt, bool unscaled, st
 static rw_status run_step(rw_scaler *s, rw_optimizer *opt, bool unscaled)
 {
     const bool followed = rw_optimizer_follows(opt);
-    struct stepped *step = NULL;
+    struct rw_stepped *step = NULL;
     bool changed = false;
     rw_status status = rw_optimizer_follow(opt, "rw_scaler_step");
     if (!status) status = prepare_step(s, opt, unscaled, &step);
@@ -618,7 +448,7 @@ rw_status rw_scaler_update(rw_scaler *s)
     if (!has_unscaled(s))
         return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_update: expected rw_scaler_unscale() or "
                        "rw_scaler_step() since the last update, got none: nothing was unscaled");
-    rw_status status = is_planned(&s->updating) ? RW_OK : plan(&s->updating, s, rw_scaler_updater(s));
+    rw_status status = is_planned(&s->updating) ? RW_OK : plan(&s->updating, s, &s->updater.recorder);
     if (!status) status = rw_update_run(&s->updating);
     if (!status) count_update(s);
     return status;

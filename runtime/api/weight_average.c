@@ -19,7 +19,7 @@ struct member {
 };
 
 struct rw_weight_average {
-    struct rw_recorder recorder; /* first */
+    struct rw_step_recorder recorder; /* first */
     rw_context *ctx;
     struct member *members;
     struct rw_param *states;  /* the averages: callers hold their tensors */
@@ -56,14 +56,22 @@ static rw_status record_group(rw_weight_average *a, size_t group, rw_tape *t, rw
                             NULL);
 }
 
-static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+static rw_status record(struct rw_step_recorder *r, struct rw_recording *now)
 {
     rw_weight_average *const a = (rw_weight_average *)r;
     rw_tensor **const in = rw_malloc((1 + 2 * (a->n < GROUP ? a->n : GROUP)) * sizeof *in);
     rw_status status = in ? RW_OK : no_memory(a->ctx);
-    for (size_t g = 0; !status && g < a->n_groups; g++) status = record_group(a, g, t, in);
+    for (size_t g = 0; !status && g < a->n_groups; g++) status = record_group(a, g, now->t, in);
     rw_free(in);
     return status;
+}
+
+static const struct rw_recorder_kind kind = { .name = "rw_weight_average_step", .record = record };
+
+static rw_status open_update(rw_weight_average *a, struct rw_update *ret)
+{
+    struct rw_step_recorder *const recorder = &a->recorder;
+    return rw_update_open(ret, a->ctx, &recorder, 1, NULL);
 }
 
 /* ---- making and ending ---- */
@@ -158,7 +166,7 @@ static rw_status begin(rw_weight_average *a, double decay)
     if (status) return no_memory(ctx);
     status = rw_states_check_bytes(ctx, a->bytes, "rw_weight_average_create");
     if (status) return status;
-    status = rw_update_open(&a->update, ctx, &a->recorder);
+    status = open_update(a, &a->update);
     if (!status && !ctx->plan_only) status = rw_update_run(&a->update);
     if (!status) status = rw_runs_wait(ctx);
     return status ? status : upload_decay(a, decay) ? no_memory(ctx) : RW_OK;
@@ -173,7 +181,7 @@ rw_status rw_weight_average_create(rw_weight_average **ret, rw_context *ctx, dou
     if (!is_decay(decay)) return bad_decay(ctx, "rw_weight_average_create", decay);
     rw_weight_average *a = rw_calloc(1, sizeof *a);
     if (!a) return no_memory(ctx);
-    a->recorder.record = record;
+    a->recorder.kind = &kind;
     a->ctx = ctx;
     ctx->n_users++;
     const rw_status status = begin(a, decay);
@@ -220,7 +228,7 @@ rw_status rw_weight_average_step(rw_weight_average *a)
     if (runs) return runs;
     if (rw_update_is_stale(&a->update)) {
         struct rw_update created;
-        const rw_status status = rw_update_open(&created, a->ctx, &a->recorder);
+        const rw_status status = open_update(a, &created);
         if (status) return status;
         rw_update_close(&a->update);
         a->update = created;

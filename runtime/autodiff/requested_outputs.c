@@ -105,11 +105,15 @@ static rw_status use_up(struct rw_outputs *s, uint32_t param, rw_tensor *g)
     return RW_OK;
 }
 
-/* Passes a gradient through the entries of request->first. */
-static rw_tensor *passed(const struct rw_outputs *s, uint32_t param, rw_tensor *g)
+/* Passes a complete gradient through the recorders. In one pass those that need all gradients change them later, by
+   commits. */
+static rw_tensor *passed(struct rw_outputs *s, uint32_t param, rw_tensor *g)
 {
-    for (struct rw_first_pass *f = s->request->first; f && g; f = f->next)
-        g = s->in_first_pass ? f->show(f, s->t, param, g) : f->change(f, s->t, g);
+    for (size_t i = 0; g && i < s->request->n_recorders; i++) {
+        struct rw_step_recorder *const r = s->request->recorders[i];
+        const bool is_passed = r->kind->gradient && (s->now.in_two_passes || !r->kind->reads_all);
+        if (is_passed) g = r->kind->gradient(r, &s->now, param, g);
+    }
     return g;
 }
 
@@ -119,8 +123,8 @@ static rw_status take_param(struct rw_outputs *s, uint32_t value, rw_tensor *g)
     const rw_tensor *const seed = s->seeds[value];
     if (g == seed) return RW_OK; /* nothing was added */
     g = passed(s, param, g);
-    if (!g) return s->ctx->status;
-    if (s->in_first_pass) return RW_OK;
+    if (!g) return s->ctx->status ? s->ctx->status : no_memory(s);
+    if (s->now.is_first_pass) return RW_OK;
     if (s->request->used_up && s->request->used_up[param]) return use_up(s, param, g);
     while (g && !is_bindable(s, g, seed)) g = copy_of(s, g);
     if (!g) return s->ctx->status ? s->ctx->status : no_memory(s);
@@ -135,7 +139,7 @@ static rw_status take(struct rw_grad_taker *taker, uint32_t value, rw_tensor *g)
     const struct rw_tensor *const v = rw_tape_value(s->t, value);
     const bool is_param = v->leaf != RW_NONE_ID && s->t->leaves[v->leaf].kind == RW_LEAF_PARAM;
     if (is_param) return take_param(s, value, g);
-    return s->in_first_pass ? RW_OK : take_retained(s, value, g);
+    return s->now.is_first_pass ? RW_OK : take_retained(s, value, g);
 }
 
 /* Creates the seeds: the sum of a parameter's gradient starts with its present contents, an operand that is absent
@@ -364,14 +368,17 @@ static rw_status pass_first(struct rw_outputs *s, size_t n_values)
 {
     rw_tape *const t = s->t;
     const size_t n_nodes = t->n_nodes, n_amaxes = t->n_amaxes;
-    s->in_first_pass = true;
+    s->now.is_first_pass = true;
     rw_status status = begin_at_roots(s);
-    s->in_first_pass = false;
     s->first_pass = (uint32_t)n_nodes;
     s->end_first_pass = (uint32_t)t->n_nodes;
     if (!status) status = check_twice(s, n_nodes);
     t->origin = rw_origin_of(t, RW_NONE_ID);
-    for (struct rw_first_pass *f = s->request->first; !status && f; f = f->next) status = f->end(f, t);
+    for (size_t i = 0; !status && i < s->request->n_recorders; i++) {
+        struct rw_step_recorder *const r = s->request->recorders[i];
+        if (r->kind->end_of_pass) status = r->kind->end_of_pass(r, &s->now);
+    }
+    s->now.is_first_pass = false;
     t->origin = (struct rw_origin){ 0 };
     if (status) return status;
     t->n_amaxes = n_amaxes;
@@ -390,7 +397,7 @@ static rw_status differentiate(struct rw_outputs *s)
     s->seeds = rw_calloc(n_values, sizeof *s->seeds);
     if (!s->grads || !s->seeds) return no_memory(s);
     rw_status status = plant_seeds(s);
-    if (!status && s->request->first) status = pass_first(s, n_values);
+    if (!status && s->now.in_two_passes) status = pass_first(s, n_values);
     if (!status) status = begin_at_roots(s);
     if (!status) status = keep_gradients_for_commits(s);
     return status ? status : keep_for_readers(s);
@@ -450,20 +457,37 @@ static rw_status find_gradients(const struct rw_outputs *s, rw_tensor **gradient
     return RW_OK;
 }
 
+/* What recorders add to the end of the step, in reverse order: the one that began first ends last. Fused updates do not
+   include it. */
+static rw_status finish_recorders(struct rw_outputs *s)
+{
+    const struct rw_request *const q = s->request;
+    rw_status status = RW_OK;
+    for (size_t i = q->n_recorders; !status && i-- > 0;) {
+        struct rw_step_recorder *const r = q->recorders[i];
+        if (!r->kind->finish) continue;
+        if (q->used_up && s->end_update == RW_NONE_ID) s->end_update = (uint32_t)s->t->n_nodes;
+        status = r->kind->finish(r, &s->now);
+    }
+    return status;
+}
+
 /* Records the nodes of recorders and requests them as commits at the end of the step. */
 static rw_status record_updates(struct rw_outputs *s)
 {
     rw_tape *const t = s->t;
     const size_t n_effects = t->n_effects;
-    rw_tensor **const gradient = rw_calloc(s->ctx->n_ids, sizeof(rw_tensor *));
-    if (!gradient) return no_memory(s);
-    rw_status status = find_gradients(s, gradient);
+    s->now.gradient = rw_calloc(s->ctx->n_ids, sizeof(rw_tensor *));
+    if (!s->now.gradient) return no_memory(s);
+    rw_status status = find_gradients(s, s->now.gradient);
     if (s->request->used_up) s->first_update = (uint32_t)t->n_nodes;
-    for (struct rw_recorder *r = s->request->recorders; !status && r; r = r->next) {
-        if (r->late && s->request->used_up && s->end_update == RW_NONE_ID) s->end_update = (uint32_t)t->n_nodes;
-        status = r->record(r, t, gradient);
+    for (size_t i = 0; !status && i < s->request->n_recorders; i++) {
+        struct rw_step_recorder *const r = s->request->recorders[i];
+        if (r->kind->record) status = r->kind->record(r, &s->now);
     }
-    rw_free(gradient);
+    if (!status) status = finish_recorders(s);
+    rw_free(s->now.gradient);
+    s->now.gradient = NULL;
     return status ? status : target_commits(s, n_effects);
 }
 
@@ -604,20 +628,44 @@ static rw_status target_read_later(struct rw_outputs *s)
 
 /* ---- the whole ---- */
 
+static rw_status begin_recorders(struct rw_outputs *s)
+{
+    const struct rw_request *const q = s->request;
+    rw_status status = RW_OK;
+    s->now = (struct rw_recording){ .t = s->t, .skip = q->skip };
+    for (size_t i = 0; q->used_up && i < q->n_recorders; i++)
+        s->now.in_two_passes |= q->recorders[i]->kind->reads_all;
+    for (size_t i = 0; !status && i < q->n_recorders; i++) {
+        struct rw_step_recorder *const r = q->recorders[i];
+        if (r->kind->begin) status = r->kind->begin(r, &s->now);
+    }
+    return status;
+}
+
+static rw_status record_all(struct rw_outputs *s)
+{
+    const struct rw_request *const request = s->request;
+    rw_status status = begin_recorders(s);
+    if (!status) status = target_values(s, request->values, request->n_values);
+    if (!status) status = target_values(s, request->reads, request->n_reads);
+    if (!status) status = target_read_later(s);
+    if (!status) status = target_effects(s);
+    if (!status && request->kind == RW_PLAN_STEP) status = target_scalars(s);
+    if (!status && request->kind == RW_PLAN_STEP) status = differentiate(s);
+    if (!status && request->kind == RW_PLAN_STEP) status = note_amaxes(s);
+    if (!status && request->n_recorders) status = record_updates(s);
+    return status || !effects_happen(s) ? status : keep_for_commits(s);
+}
+
 rw_status rw_outputs_init(struct rw_outputs *s, rw_tape *t, const struct rw_request *request)
 {
     *s = (struct rw_outputs){ .taker.take = take, .t = t, .ctx = t->ctx, .request = request,
                               .n_recorded = (uint32_t)t->n_nodes, .first_update = RW_NONE_ID,
                               .end_update = RW_NONE_ID };
-    rw_status status = target_values(s, request->values, request->n_values);
-    if (!status) status = target_values(s, request->reads, request->n_reads);
-    if (!status) status = target_read_later(s);
-    if (!status) status = target_effects(s);
-    if (!status && request->kind == RW_PLAN_STEP) status = target_scalars(s);
-    if (!status && s->request->kind == RW_PLAN_STEP) status = differentiate(s);
-    if (!status && s->request->kind == RW_PLAN_STEP) status = note_amaxes(s);
-    if (!status && s->request->recorders) status = record_updates(s);
-    return status || !effects_happen(s) ? status : keep_for_commits(s);
+    const rw_status status = record_all(s);
+    for (size_t i = 0; i < request->n_recorders; i++)
+        if (request->recorders[i]->kind->end) request->recorders[i]->kind->end(request->recorders[i]);
+    return status;
 }
 
 void rw_outputs_finish(struct rw_outputs *s)

@@ -12,41 +12,12 @@
 #define RW_AUTODIFF_REQUESTED_OUTPUTS_H
 
 #include "autodiff/differentiate.h"
+#include "autodiff/recorder.h"
 #include "record/policy.h"
 
 enum rw_plan_kind {
     RW_PLAN_EVAL, /* some values */
     RW_PLAN_STEP  /* a loss and its gradients */
-};
-
-/*
- * A recorder: a part of the library that records nodes after the gradients, such as clipping or an optimizer. They are
- * commits, in the order of the list. A plan with recorders is not cached, because nothing else can use it; recorders
- * count the effects of their commits themselves.
- */
-struct rw_recorder {
-    struct rw_recorder *next;
-    /*
-     * gradient: by parameter ID, the value that nodes after the commits so far read as its gradient; NULL, in a step:
-     * the step computes none, and gradients were clear. A commit replaces the entry of what it writes by its output.
-     * Errors are recorded.
-     */
-    rw_status (*record)(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient);
-    bool late; /* in a request with used_up: its nodes run after everything else, and so do those of later recorders
-                  in the list */
-};
-
-/*
- * For fused updates that need all gradients first (clipping, a scaler): backward is recorded twice. In the first pass
- * each gradient is shown to every entry of the list, which records what it needs from it; the gradient is then dropped.
- * The second pass recomputes it from the same tickets, and `change` of all entries determines what is used in its
- * place. The loss is computed once, and amaxes of the second pass are recorded. Errors are recorded; NULL is one.
- */
-struct rw_first_pass {
-    struct rw_first_pass *next;
-    rw_tensor *(*show)(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient);
-    rw_status (*end)(struct rw_first_pass *f, rw_tape *t); /* all have been shown */
-    rw_tensor *(*change)(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient);
 };
 
 struct rw_request {
@@ -61,11 +32,12 @@ struct rw_request {
     const uint32_t *later; /* of a step: losses whose backward follows; it holds what their backward reads of the
                               forward part */
     size_t n_later;
-    struct rw_recorder *recorders;  /* a list */
+    struct rw_step_recorder *const *recorders; /* in order */
+    size_t n_recorders;
+    rw_tensor *skip; /* of an eval: rw_recording.skip, a state */
     /* Of a step, by parameter: recorders consume its gradient inside the step (fused update), so it is not written
        to memory, and their nodes run as soon as possible. NULL: none. */
     const bool *used_up;
-    struct rw_first_pass *first; /* of a request with used_up, a list; NULL: one pass */
 };
 
 /* A step with the tape's policy. */
@@ -100,7 +72,7 @@ struct rw_outputs {
     size_t n_used_up, cap_used_up;
     uint32_t first_update, end_update; /* nodes of fused updates: the first, and one past the last; RW_NONE_ID: none */
     rw_tensor **grads, **seeds; /* of a step, per recorded value: its gradient so far; the initial value of that sum */
-    bool in_first_pass;
+    struct rw_recording now;
     uint32_t first_pass, end_first_pass; /* nodes of the first pass; both 0: there is none */
     size_t first_seed, n_seeds; /* the leaves of the seeds */
     uint32_t n_recorded; /* nodes before planning; later ones are recorded by differentiation and planning */

@@ -199,7 +199,7 @@ static rw_status make(rw_tape *t, const struct rw_request *request, rw_plan **re
 
 rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
 {
-    assert(!request->recorders);
+    assert(!request->n_recorders);
     const rw_status missed = rw_tape_misses_nothing(t, "planning a step");
     if (missed) return missed;
     const rw_status status = find(t, request, ret_plan);

@@ -12,7 +12,7 @@ static rw_status find_least(rw_tape *t, const struct rw_request *request, uint64
 {
     const struct rw_policy *const policy = request->policy;
     struct rw_problem problem;
-    *ret_known = request->kind == RW_PLAN_STEP && !request->recorders && !rw_has_part_budgets(t, policy);
+    *ret_known = request->kind == RW_PLAN_STEP && !request->n_recorders && !rw_has_part_budgets(t, policy);
     if (!*ret_known) return RW_OK;
     rw_status status = rw_planning_open_problem(&problem, t, request);
     if (status) return status;

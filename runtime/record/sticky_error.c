@@ -54,7 +54,7 @@ static int length_of_name(const char *function)
 bool rw_refuse_callback(const rw_context *read_only, const char *function)
 {
     static const char *const by[] = {
-        [RW_CALLBACK_RULE] = "a gradient rule, which may only record",
+        [RW_CALLBACK_RULE] = "a gradient rule or a recorder, which may only record",
         [RW_CALLBACK_QUERY] = "an op's check, cost, draws or workspace function, which may only describe the call",
         [RW_CALLBACK_KERNEL] = "a kernel while a step of the context runs",
     };

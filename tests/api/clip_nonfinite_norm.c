@@ -176,7 +176,7 @@ static unsigned char *train(enum way way, double what, size_t *bytes)
     rw_graph *g = NULL;
     rw_tensor *factor[N];
     cr_assert_eq(rw_sgd_create(&opt, x.b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
-    const rw_graph_params params = { .optimizer = opt, .max_norm = 2, .update_inside = way == INSIDE };
+    const rw_graph_params params = { { rw_record_clip(2), recorded_update(opt, way == INSIDE) } };
     for (int step = 0; step < 2; step++) {
         if (way == CALLS) rw_tape_reset(x.b.t);
         rw_tensor *const loss = g ? NULL : loss_of(&x, x.b.t, factor);

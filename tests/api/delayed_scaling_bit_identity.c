@@ -37,7 +37,7 @@ static struct delayed_outcome by_graph(bool scales)
     struct delayed_outcome o = { 0 };
     rw_graph *g = NULL;
     rw_tensor *const loss = delayed_loss(&x, 0, 1);
-    const rw_graph_params p = { .optimizer = x.opt, .scaler = x.s, .delayed = x.d };
+    const rw_graph_params p = { { recorded_scaler(x.s), rw_record_update(x.opt), rw_record_delayed_scaling(x.d) } };
     cr_assert_eq(rw_graph_create(&g, x.b.t, loss, &p), RW_OK, "%s", rw_error_message(x.b.ctx));
     for (int s = 0; s < 4; s++) {
         cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(x.b.ctx));

@@ -166,7 +166,8 @@ Test(delayed_scaling_failures, refuses_what_makes_no_sense)
     rw_tensor *const loss = rw_sum(x.b.t, rw_linear(x.b.t, h, x.other, RW_NONE), RW_ALL_AXES, false);
     cr_assert_eq(rw_recipe_end(x.b.t), RW_OK);
     rw_graph *g = NULL;
-    expect_failure(ctx, rw_graph_create(&g, x.b.t, loss, &(rw_graph_params){ .delayed = y.d }), RW_ERR_ARGUMENT,
+    expect_failure(ctx, rw_graph_create(&g, x.b.t, loss,
+                                        &(rw_graph_params){ { rw_record_delayed_scaling(y.d) } }), RW_ERR_ARGUMENT,
                    "another context");
     rw_delayed_scaling_destroy(NULL);
     delayed_world_close(&x), delayed_world_close(&y);

@@ -165,7 +165,8 @@ Test(destroy_frees_resources, a_graph_keeps_its_optimizer)
     add_gradient(&b, p, 1);
     cr_assert_eq(rw_scaler_step(s, opt), RW_OK);
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, p, p), RW_ALL_AXES, false);
-    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .optimizer = opt, .scaler = s }), RW_OK);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss,
+                                 &(rw_graph_params){ { rw_record_scaler(s), rw_record_update(opt) } }), RW_OK);
     rw_optimizer_destroy(&opt);
     rw_scaler_destroy(&s);
     for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));

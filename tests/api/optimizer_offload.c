@@ -389,7 +389,8 @@ Test(optimizer_offload, a_graph_steps_with_states_in_pinned_memory)
     if (test_device() == RW_DEVICE_CPU) return;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         struct zoo a = zoo_open(kinds[k], (rw_state_offload){ 0 }, 1), z = zoo_open(kinds[k], outside(), 1);
-        const rw_graph_params clipped = { .optimizer = z.opt, .max_norm = 1e3 }, plain = { .optimizer = z.opt };
+        const rw_graph_params clipped = { { rw_record_clip(1e3), rw_record_update(z.opt) } },
+                              plain = { { rw_record_update(z.opt) } };
         rw_graph *g = NULL, *h = NULL;
         rw_tape *const t = z.b.t;
         rw_tape *other = NULL, *third = NULL;
@@ -431,7 +432,7 @@ Test(optimizer_offload, a_graph_without_memory_can_be_launched_again)
     struct zoo a = zoo_open(0, (rw_state_offload){ 0 }, 1), z = zoo_open(0, outside(), 1);
     rw_graph *g = NULL;
     int failed = 0, launched = 0;
-    cr_assert_eq(rw_graph_create(&g, z.b.t, zoo_loss(&z, 0), &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
+    cr_assert_eq(rw_graph_create(&g, z.b.t, zoo_loss(&z, 0), &(rw_graph_params){ { rw_record_update(z.opt) } }), RW_OK);
     for (int step = 0; step < 3; step++)
         for (uint64_t i = 1;; i++) {
             rw_alloc_fail_from(i);
@@ -470,7 +471,8 @@ static void fail_once(struct zoo *z)
     rw_graph *h = NULL;
     int failed = 0;
     cr_assert_eq(rw_tape_create(&z->b.t, z->b.ctx), RW_OK);
-    cr_assert_eq(rw_graph_create(&h, z->b.t, zoo_loss(z, 0), &(rw_graph_params){ .optimizer = z->opt }), RW_OK);
+    cr_assert_eq(rw_graph_create(&h, z->b.t, zoo_loss(z, 0),
+                                 &(rw_graph_params){ { rw_record_update(z->opt) } }), RW_OK);
     for (uint64_t i = 1;; i++) {
         rw_alloc_fail_from(i);
         const rw_status status = rw_graph_launch(h);
@@ -496,7 +498,7 @@ Test(optimizer_offload, a_graph_is_captured_again_when_its_states_have_moved)
     if (test_device() == RW_DEVICE_CPU) return;
     struct zoo a = zoo_open(0, (rw_state_offload){ 0 }, 1), z = zoo_open(0, outside(), 1);
     rw_graph *g = NULL;
-    cr_assert_eq(rw_graph_create(&g, z.b.t, zoo_loss(&z, 0), &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
+    cr_assert_eq(rw_graph_create(&g, z.b.t, zoo_loss(&z, 0), &(rw_graph_params){ { rw_record_update(z.opt) } }), RW_OK);
     zoo_launch(&z, g, 3);
     save(&z, where);
     for (int again = 0; again < 2; again++) {
@@ -527,7 +529,7 @@ Test(optimizer_offload, a_graph_with_a_scaler_leaves_states_as_they_were)
         rw_graph *g = NULL;
         cr_assert_eq(rw_scaler_create(&s, z[i].b.ctx, &(rw_scaler_params){ .init_scale = 8, .name = "scale" }), RW_OK);
         rw_tensor *const f = rw_input(z[i].b.t, RW_F32, RW_SCALAR, factor, sizeof *factor);
-        const rw_graph_params p = { .optimizer = z[i].opt, .scaler = s };
+        const rw_graph_params p = { { rw_record_scaler(s), rw_record_update(z[i].opt) } };
         cr_assert_eq(rw_graph_create(&g, z[i].b.t, rw_mul(z[i].b.t, zoo_loss(&z[i], 0), f), &p), RW_OK, "%s",
                      rw_error_message(z[i].b.ctx));
         for (int step = 0; step < 4; step++) {
@@ -549,7 +551,7 @@ Test(optimizer_offload, a_graph_refuses_what_it_cannot_step_with_and_leaves_its_
     rw_graph *g = NULL;
     rw_tensor *const loss = zoo_loss(&z, 0);
     for (int inside = cpu ? 0 : 1; inside < 2; inside++) {
-        const rw_graph_params p = { .optimizer = z.opt, .update_inside = inside };
+        const rw_graph_params p = { { recorded_update(z.opt, inside) } };
         cr_assert_eq(rw_graph_create(&g, z.b.t, loss, &p), RW_ERR_UNSUPPORTED);
         cr_assert(strstr(rw_error_message(z.b.ctx), "rw_optimizer_step() after each launch"));
         cr_assert(strstr(rw_error_message(z.b.ctx), inside ? "the device's memory" : "cannot read files"));

@@ -157,7 +157,7 @@ Test(params_without_optimizer, a_graph_that_updates_refuses_it)
     for (int inside = 0; inside < 2; inside++) {
         struct world x = world_open();
         rw_graph *g = NULL;
-        const rw_graph_params p = { .optimizer = x.opt, .update_inside = inside };
+        const rw_graph_params p = { { recorded_update(x.opt, inside) } };
         cr_assert_eq(rw_graph_create(&g, x.b.t, loss_of(&x), &p), RW_OK, "%s", rw_error_message(x.b.ctx));
         expect_refused(&x, rw_graph_launch(g), "rw_graph_launch");
         cr_assert_eq(rw_optimizer_exclude(x.late, true), RW_OK);

@@ -464,7 +464,8 @@ Test(quantized_weight_cache, are_not_for_graphs)
     rw_graph *g = NULL;
     for (int i = 0; i < 2; i++) { /* quantized, then read */
         rw_tensor *const loss = recipe_loss(&x, x.b.t, 0);
-        cr_expect_eq(rw_graph_create(&g, x.b.t, loss, &(rw_graph_params){ .optimizer = x.opt }), RW_ERR_UNSUPPORTED);
+        cr_expect_eq(rw_graph_create(&g, x.b.t, loss,
+                                     &(rw_graph_params){ { rw_record_update(x.opt) } }), RW_ERR_UNSUPPORTED);
         cr_expect(strstr(rw_error_message(x.b.ctx), "\"up\""), "%s", rw_error_message(x.b.ctx));
         cr_expect_null(g);
         rw_error_clear(x.b.ctx);

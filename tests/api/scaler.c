@@ -170,7 +170,8 @@ static unsigned char *with(unsigned left_out, unsigned launched, rw_scaler_state
     rw_tensor *const factor = rw_input(t, RW_F32, RW_SCALAR, NULL, 0);
     if (launched)
         cr_assert_eq(rw_graph_create(&g, t, zoo_loss(&z, t, factor),
-                                     &(rw_graph_params){ .optimizer = z.opt, .max_norm = 0.7, .scaler = z.s }),
+                                     &(rw_graph_params){ { rw_record_scaler(z.s), rw_record_clip(0.7),
+                                                           rw_record_update(z.opt) } }),
                      RW_OK, "%s", rw_error_message(z.b.ctx));
     for (int step = 0; step < STEPS; step++) {
         const bool overflows = left_out >> step & 1;
@@ -437,7 +438,7 @@ Test(scaler, changes_its_buffer_for_every_reader)
         rw_item(reader, loss);
         if (launched) {
             rw_tensor *const other = rw_sum(z.b.t, z.w[0], RW_ALL_AXES, false);
-            cr_assert_eq(rw_graph_create(&g, z.b.t, other, &(rw_graph_params){ .scaler = z.s }), RW_OK);
+            cr_assert_eq(rw_graph_create(&g, z.b.t, other, &(rw_graph_params){ { rw_record_scaler(z.s) } }), RW_OK);
             cr_assert_eq(rw_graph_launch(g), RW_OK);
         } else {
             cr_assert_eq(rw_scaler_unscale(z.s), RW_OK);

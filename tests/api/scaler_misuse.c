@@ -105,9 +105,10 @@ Test(scaler_misuse, refuses_losses_and_graphs_that_it_cannot_scale)
     refused(ctx, rw_scaler_backward(NULL, t, loss), RW_ERR_ARGUMENT, "rw_scaler_backward");
     cr_assert_eq(rw_scaler_backward(z.s, NULL, loss), RW_ERR_ARGUMENT);
     rw_error_clear(ctx);
-    refused(ctx, rw_graph_create(&g, t, loss, &(rw_graph_params){ .scaler = other.s }), RW_ERR_ARGUMENT,
+    refused(ctx, rw_graph_create(&g, t, loss, &(rw_graph_params){ { rw_record_scaler(other.s) } }), RW_ERR_ARGUMENT,
             "rw_graph_create(scaler)");
-    refused(ctx, rw_graph_create(&g, t, half, &(rw_graph_params){ .scaler = z.s }), RW_ERR_DTYPE, "rw_graph_create");
+    refused(ctx, rw_graph_create(&g, t, half,
+                                 &(rw_graph_params){ { rw_record_scaler(z.s) } }), RW_ERR_DTYPE, "rw_graph_create");
     zoo_close(&z);
     zoo_close(&other);
 }
@@ -120,11 +121,11 @@ Test(scaler_misuse, refuses_graphs_that_count_on_the_host)
         struct zoo z = zoo_open(ADAMW, true, NULL);
         rw_tape *other;
         rw_graph *g = NULL, *h = NULL;
-        const rw_graph_params both = { .optimizer = z.opt, .scaler = z.s };
+        const rw_graph_params both = { { rw_record_scaler(z.s), rw_record_update(z.opt) } };
         cr_assert_eq(rw_tape_create(&other, z.b.ctx), RW_OK);
         rw_tensor *const loss = rw_sum(z.b.t, z.w[0], RW_ALL_AXES, false);
         rw_tensor *const other_loss = rw_sum(other, z.w[0], RW_ALL_AXES, false);
-        cr_assert_eq(rw_graph_create(&g, z.b.t, loss, &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
+        cr_assert_eq(rw_graph_create(&g, z.b.t, loss, &(rw_graph_params){ { rw_record_update(z.opt) } }), RW_OK);
         cr_assert_eq(rw_graph_launch(g), RW_OK);
         if (!by_graph) cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
         cr_assert_eq(rw_graph_create(&h, other, other_loss, &both), RW_OK, "%s", rw_error_message(z.b.ctx));
@@ -144,7 +145,7 @@ static rw_graph *plain_graph(struct zoo *z)
 {
     rw_graph *g = NULL;
     rw_tensor *const loss = rw_sum(z->b.t, z->w[0], RW_ALL_AXES, false);
-    cr_assert_eq(rw_graph_create(&g, z->b.t, loss, &(rw_graph_params){ .optimizer = z->opt }), RW_OK);
+    cr_assert_eq(rw_graph_create(&g, z->b.t, loss, &(rw_graph_params){ { rw_record_update(z->opt) } }), RW_OK);
     cr_assert_eq(rw_graph_launch(g), RW_OK);
     return g;
 }
@@ -201,7 +202,8 @@ static void first_use_without_memory(bool creates_graph)
         write_gradients(z.b.ctx, '.', 0);
         rw_alloc_fail_from(n);
         const rw_status status =
-            creates_graph ? rw_graph_create(&second, t, loss, &(rw_graph_params){ .optimizer = z.opt, .scaler = z.s })
+            creates_graph ? rw_graph_create(&second, t, loss,
+                                            &(rw_graph_params){ { rw_record_scaler(z.s), rw_record_update(z.opt) } })
                           : rw_scaler_step(z.s, z.opt);
         rw_alloc_fail_at(0);
         if (status) {
@@ -230,7 +232,8 @@ Test(scaler_misuse, lives_as_long_as_a_graph_that_uses_it)
     rw_graph *g = NULL;
     const float one = 1;
     rw_tensor *const loss = zoo_loss(&z, z.b.t, rw_input(z.b.t, RW_F32, RW_SCALAR, &one, sizeof one));
-    cr_assert_eq(rw_graph_create(&g, z.b.t, loss, &(rw_graph_params){ .optimizer = z.opt, .scaler = z.s }), RW_OK);
+    cr_assert_eq(rw_graph_create(&g, z.b.t, loss,
+                                 &(rw_graph_params){ { rw_record_scaler(z.s), rw_record_update(z.opt) } }), RW_OK);
     cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
     rw_optimizer_destroy(&z.opt);
     rw_scaler_destroy(&z.s);

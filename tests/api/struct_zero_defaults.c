@@ -306,24 +306,6 @@ static void use_cross_entropy(struct fixture *b, const void *p, struct outcome *
     }
 }
 
-static void use_graph(struct fixture *b, const void *p, struct outcome *o)
-{
-    rw_tensor *const w = rw_param(b->ctx, "w", RW_F32, RW_SHAPE(4));
-    rw_optimizer *sgd = NULL;
-    rw_graph *g = NULL;
-    rw_graph_params params = *(const rw_graph_params *)p;
-    rw_init_constant(w, 1);
-    cr_assert_eq(rw_sgd_create(&sgd, b->ctx, &(rw_sgd_params){ .lr = 1 }), RW_OK);
-    params.optimizer = sgd;
-    cr_assert_eq(rw_graph_create(&g, b->t, rw_sum(b->t, rw_mul(b->t, w, w), RW_ALL_AXES, false), &params), RW_OK);
-    cr_assert_eq(rw_graph_launch(g), RW_OK);
-    float got[4];
-    cr_assert_eq(rw_read(NULL, w, got, sizeof got), RW_OK);
-    for (int i = 0; i < 4; i++) say(o, "%a ", (double)got[i]);
-    rw_graph_destroy(&g);
-    rw_optimizer_destroy(&sgd);
-}
-
 static void use_offload(struct fixture *b, const void *p, struct outcome *o)
 {
     rw_context_set_offload(b->ctx, p);
@@ -426,7 +408,6 @@ static const struct {
     ROW(rw_batchnorm_params, momentum, use_batchnorm, 1e-300, NULL, 0),
     ROW(rw_cross_entropy_params, label_smoothing, use_cross_entropy, 0, NULL, 0),
     ROW(rw_cross_entropy_params, z_loss, use_cross_entropy, 0, NULL, 0),
-    ROW(rw_graph_params, max_norm, use_graph, 0, NULL, 0),
     ROW(rw_offload, out_bytes_per_s, use_offload, 0, NULL, 0),
     ROW(rw_offload, in_bytes_per_s, use_offload, 0, NULL, 0),
     ROW(rw_scaler_params, init_scale, use_scaler, 0, "got 0", 0),

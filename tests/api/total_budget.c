@@ -360,7 +360,7 @@ static void give_gradients_up(const struct world *x, rw_optimizer *opt)
     rw_tape *u = add_tape(x, "none");
     const size_t before = stats(x).gradients;
     rw_zero_grad(x->b.ctx);
-    ok(x, rw_graph_create(&g, u, chain(x, u, 2), &(rw_graph_params){ .optimizer = opt, .update_inside = true }));
+    ok(x, rw_graph_create(&g, u, chain(x, u, 2), &(rw_graph_params){ { rw_record_update_inside(opt) } }));
     ok(x, rw_graph_launch(g));
     rw_graph_destroy(&g);
     rw_tape_destroy(&u);

@@ -151,7 +151,7 @@ Test(unscaled, in_a_graph)
     rw_tape *t = NULL;
     ok(&x, rw_tape_create(&t, x.b.ctx));
     ok(&x, rw_sgd_create(&other, x.b.ctx, &(rw_sgd_params){ .lr = 0.125 }));
-    ok(&x, rw_graph_create(&g, t, square_of(t, x.p), &(rw_graph_params){ .scaler = x.s }));
+    ok(&x, rw_graph_create(&g, t, square_of(t, x.p), &(rw_graph_params){ { rw_record_scaler(x.s) } }));
     begin(&x);
     ok(&x, rw_scaler_unscale(x.s));
     rw_zero_grad(x.b.ctx);
@@ -180,7 +180,7 @@ Test(unscaled, after_an_update_inside_backward)
     rw_graph *g = NULL;
     rw_tape *t = NULL;
     ok(&x, rw_tape_create(&t, x.b.ctx));
-    const rw_graph_params params = { .scaler = x.s, .optimizer = x.opt, .update_inside = true };
+    const rw_graph_params params = { { rw_record_scaler(x.s), rw_record_update_inside(x.opt) } };
     ok(&x, rw_graph_create(&g, t, square_of(t, x.p), &params));
     ok(&x, rw_graph_launch(g));
     cr_assert_eq(first_of(&x, x.p), 0.75);

@@ -188,7 +188,7 @@ static unsigned char *train(unsigned launched, size_t *bytes)
     cr_assert_eq(rw_tape_create(&t, z.b.ctx), RW_OK);
     struct zoo of_graph = z;
     of_graph.b.t = t;
-    const rw_graph_params params = { .optimizer = z.opt, .max_norm = 0.7 };
+    const rw_graph_params params = { { rw_record_clip(0.7), rw_record_update(z.opt) } };
     cr_assert_eq(rw_graph_create(&g, t, zoo_loss(&of_graph), &params), RW_OK, "%s", rw_error_message(z.b.ctx));
     for (int s = 0; s < STEPS; s++) {
         rw_optimizer_set_lr(z.opt, 0.03 / (s + 1));
@@ -252,7 +252,8 @@ Test(updates, follow_assignments_of_the_step)
                 rw_assign(b.t, m, w);
                 rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, w, rw_add(b.t, w, m)), RW_ALL_AXES, false);
                 if (graph)
-                    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .optimizer = opt }), RW_OK);
+                    cr_assert_eq(rw_graph_create(&g, b.t, loss,
+                                                 &(rw_graph_params){ { rw_record_update(opt) } }), RW_OK);
                 else cr_assert_eq(rw_backward(b.t, loss), RW_OK);
             }
             cr_assert_eq(g ? rw_graph_launch(g) : rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(b.ctx));
@@ -302,7 +303,8 @@ static void end_second(struct zoo *z) { rw_optimizer_destroy(&second); }
 
 static rw_status make_graph(struct zoo *z)
 {
-    return rw_graph_create(&ending, z->b.t, loss_of_graph, &(rw_graph_params){ .optimizer = z->opt, .max_norm = 1 });
+    return rw_graph_create(&ending, z->b.t, loss_of_graph,
+                           &(rw_graph_params){ { rw_record_clip(1), rw_record_update(z->opt) } });
 }
 
 static void end_graph(struct zoo *z) { rw_graph_destroy(&ending); }

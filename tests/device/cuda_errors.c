@@ -441,7 +441,7 @@ Test(cuda_errors, a_launch_that_fails_leaves_states_in_pinned_memory_usable)
     const rw_adamw_params p = { .states = { .place = RW_STATE_HOST } };
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, &p), RW_OK, "%s", rw_error_message(b.ctx));
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, w, w), RW_ALL_AXES, false);
-    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .optimizer = opt }), RW_OK);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ { rw_record_update(opt) } }), RW_OK);
     cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
     for (int i = 0; i < 2; i++) {
         cudasim_fail_call(calls[i], 1, cudaErrorMemoryAllocation);

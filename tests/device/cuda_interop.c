@@ -208,7 +208,8 @@ static unsigned char *train(struct fixture *b, int caller, size_t *ret_bytes)
         CALLER_IS_UNTOUCHED();
         rw_tape_reset(b->t);
     }
-    cr_assert_eq(rw_graph_create(&g, b->t, net_loss(&n, b->t, 9, 3), &(rw_graph_params){ .optimizer = opt }), RW_OK);
+    cr_assert_eq(rw_graph_create(&g, b->t, net_loss(&n, b->t, 9, 3),
+                                 &(rw_graph_params){ { rw_record_update(opt) } }), RW_OK);
     for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b->ctx));
     CALLER_IS_UNTOUCHED();
     unsigned char *const bytes = all_parameters(b->ctx, ret_bytes);

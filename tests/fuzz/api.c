@@ -247,11 +247,13 @@ static void steps(struct state *s)
 /* A call that creates, launches or destroys a graph and what it uses. */
 static void graphs(struct state *s)
 {
-    rw_graph_params params = { .optimizer = X->optimizer, .max_norm = fz_ask(s, 3) ? fz_number(s) : 0 };
+    rw_graph_params params = { { rw_record_nothing() } };
+    if (fz_ask(s, 3)) params.recorders[1] = rw_record_clip(fz_number(s));
     const unsigned how = fz_byte(s);
-    if (how & 8) params.update_inside = true;
-    if (how & 16) params.scaler = X->scaler;
-    if (how & 32) params.delayed = X->delayed;
+    if (X->optimizer || (how & 8))
+        params.recorders[2] = how & 8 ? rw_record_update_inside(X->optimizer) : rw_record_update(X->optimizer);
+    if (how & 16) params.recorders[how & 64 ? 0 : 4] = rw_record_scaler(X->scaler);
+    if (how & 32) params.recorders[3] = rw_record_delayed_scaling(X->delayed);
     switch (how % 8) {
     case 0: if (!X->graph) RETURNED(rw_graph_create, &X->graph, T, fz_operand(s), fz_ask(s, 2) ? &params : NULL); break;
     case 1:

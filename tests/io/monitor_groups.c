@@ -19,7 +19,7 @@ static const double limit = 0.5;
 
 static void clip_and_step(struct zoo *z, enum how how, rw_graph **g)
 {
-    const rw_graph_params p = { .optimizer = z->opt, .max_norm = limit, .update_inside = how == INSIDE };
+    const rw_graph_params p = { { rw_record_clip(limit), recorded_update(z->opt, how == INSIDE) } };
     if (how == CALLS) {
         zoo_backward(z);
         cr_assert_eq(rw_clip_grad_norm(z->b.ctx, limit, NULL), RW_OK);

@@ -94,7 +94,7 @@ static void run_steps(struct zoo *z, enum how how, int n)
     rw_scaler *s = NULL;
     if (how == GRAPH || how == INSIDE)
         cr_assert_eq(rw_graph_create(&g, z->b.t, zoo_loss(z),
-                                     &(rw_graph_params){ .optimizer = z->opt, .update_inside = how == INSIDE }),
+                                     &(rw_graph_params){ { recorded_update(z->opt, how == INSIDE) } }),
                      RW_OK, "%s", rw_error_message(z->b.ctx));
     if (how == SCALER) cr_assert_eq(rw_scaler_create(&s, z->b.ctx, &(rw_scaler_params){ .init_scale = 8 }), RW_OK);
     for (int i = 0; i < n; i++) {

@@ -131,7 +131,7 @@ static void train_dropout(uint64_t from, uint64_t to, bool created_first, const 
     cr_assert_eq(rw_checkpoint_create(&ck, b.ctx, &params), RW_OK);
     if (from && !created_first) cr_assert_eq(rw_checkpoint_load(ck, NULL), RW_OK);
     rw_tensor *const loss = rw_sum(b.t, rw_dropout(b.t, rw_mul(b.t, w, w), 0.5), RW_ALL_AXES, false);
-    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .optimizer = opt }), RW_OK);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ { rw_record_update(opt) } }), RW_OK);
     if (from && created_first) cr_assert_eq(rw_checkpoint_load(ck, NULL), RW_OK);
     for (uint64_t step = from; step < to; step++)
         cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));

@@ -171,7 +171,8 @@ void world_train(struct world *w, const struct way *how, uint64_t to)
         world_step_begins(w);
         if (how->graph && !g)
             cr_assert_eq(
-                rw_graph_create(&g, w->b.t, world_record(w), &(rw_graph_params){ .optimizer = w->opt, .max_norm = 1 }),
+                rw_graph_create(&g, w->b.t, world_record(w),
+                                &(rw_graph_params){ { rw_record_clip(1), rw_record_update(w->opt) } }),
                 RW_OK);
         if (g) {
             cr_assert_eq(audited_launch(g, w->b.t), RW_OK, "%s", rw_error_message(w->b.ctx));

@@ -340,7 +340,7 @@ static void launch(struct run *r, bool inside)
     float x[ROWS * IN];
     rw_graph *graph = NULL;
     numbers_of(r, 0, x);
-    const rw_graph_params params = { .optimizer = r->opt, .scaler = r->scaler, .update_inside = inside };
+    const rw_graph_params params = { { recorded_scaler(r->scaler), recorded_update(r->opt, inside) } };
     cr_assert_eq(rw_graph_create(&graph, r->b.t, record(r, x), &params), RW_OK, "%s", rw_error_message(r->b.ctx));
     for (int step = 0; step < STEPS; step++) {
         numbers_of(r, step, x);

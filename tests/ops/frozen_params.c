@@ -127,8 +127,8 @@ static void step(struct run *r, const double *first)
         cr_assert_eq(rw_scaler_step(r->scaler, r->opt), RW_OK, "%s", rw_error_message(ctx));
         status = rw_scaler_update(r->scaler);
     } else {
-        const rw_graph_params p = { .optimizer = r->opt, .scaler = r->scaler,
-                                    .update_inside = r->way == INSIDE || r->way == INSIDE_SCALED };
+        const rw_graph_params p = { { recorded_scaler(r->scaler),
+                                      recorded_update(r->opt, r->way == INSIDE || r->way == INSIDE_SCALED) } };
         cr_assert_eq(rw_graph_create(&r->graph, r->b.t, loss, &p), RW_OK, "%s", rw_error_message(ctx));
         status = rw_graph_launch(r->graph);
     }

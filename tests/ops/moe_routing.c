@@ -453,7 +453,7 @@ static void step_by_calls(struct scaled *x, float factor)
 static rw_graph *scaled_graph(struct scaled *x, enum way way)
 {
     rw_graph *g = NULL;
-    const rw_graph_params p = { .optimizer = x->opt, .scaler = x->s, .update_inside = way == BY_GRAPH_INSIDE };
+    const rw_graph_params p = { { recorded_scaler(x->s), recorded_update(x->opt, way == BY_GRAPH_INSIDE) } };
     if (way == BY_CALLS) return NULL;
     cr_assert_eq(rw_graph_create(&g, x->b.t, scaled_loss(x, 1), &p), RW_OK, "%s", rw_error_message(x->b.ctx));
     return g;

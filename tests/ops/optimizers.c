@@ -160,7 +160,8 @@ static unsigned char *train(const char *name, int threads, bool graph, size_t *b
     for (int s = 0; s < 4; s++) {
         rw_optimizer_set_lr(z.opt, 0.03 / (s + 1));
         if (graph && !g)
-            cr_assert_eq(rw_graph_create(&g, z.b.t, zoo_loss(&z), &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
+            cr_assert_eq(rw_graph_create(&g, z.b.t, zoo_loss(&z),
+                                         &(rw_graph_params){ { rw_record_update(z.opt) } }), RW_OK);
         if (g) {
             cr_assert_eq(audited_launch(g, z.b.t), RW_OK, "%s", rw_error_message(z.b.ctx));
             continue;

@@ -293,7 +293,7 @@ Test(stochastic, graphs_and_policies_and_left_out_steps_make_the_same_bytes)
     for (int step = 0; step < 5; step++) one_step(&one, step);
     rw_graph *graph = NULL;
     numbers_of(0, x);
-    const rw_graph_params params = { .optimizer = other.opt, .scaler = other.scaler };
+    const rw_graph_params params = { { recorded_scaler(other.scaler), rw_record_update(other.opt) } };
     cr_assert_eq(rw_graph_create(&graph, other.b.t, record(&other, x), &params), RW_OK, "%s",
                  rw_error_message(other.b.ctx));
     for (int step = 0; step < 5; step++) {

@@ -38,7 +38,7 @@ static const struct {
     { "rw_held", "data in", "read from the tape when a plan runs" },
     { "rw_tape_amax", "buffer", "the id follows from the serial" },
     { "rw_tape_amax", "codes", "follows from the leaf of the amax" },
-    { "rw_request", "recorders used_up first", "of plans that no cache has" },
+    { "rw_request", "recorders n_recorders skip used_up", "of plans that no cache has" },
     { "rw_param", "name", "for messages" },
     { "rw_param", "data version n_optimizers is_excluded", "read when a plan runs" },
     { "rw_param", "lent codes_of kept_codes", "no plan differs" },

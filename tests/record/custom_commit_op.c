@@ -249,7 +249,7 @@ static void stored_call(struct stored *x, rw_tape *t)
 
 static void stored_launch(struct stored *x, rw_tape *t, rw_graph **g)
 {
-    const rw_graph_params params = { .optimizer = x->opt };
+    const rw_graph_params params = { { rw_record_update(x->opt) } };
     if (!*g) cr_assert_eq(rw_graph_create(g, t, stored_loss(x, t), &params), RW_OK, "%s", rw_error_message(x->b.ctx));
     cr_assert_eq(rw_graph_launch(*g), RW_OK, "%s", rw_error_message(x->b.ctx));
 }

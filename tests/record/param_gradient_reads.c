@@ -280,7 +280,7 @@ Test(param_gradient_reads, views_after_an_update_inside_backward_are_zero)
     rw_memory m;
     cr_assert_eq(rw_sgd_create(&opt, x.b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
     rw_tensor *const loss = total(x.other, rw_mul(x.other, x.p, x.w));
-    cr_assert_eq(rw_graph_create(&g, x.other, loss, &(rw_graph_params){ .optimizer = opt, .update_inside = true }),
+    cr_assert_eq(rw_graph_create(&g, x.other, loss, &(rw_graph_params){ { rw_record_update_inside(opt) } }),
                  RW_OK);
     for (int i = 0; i < 3; i++) {
         cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(x.b.ctx));
@@ -431,7 +431,7 @@ Test(param_gradient_reads, at_a_kept_address_outlive_updates_inside_backward)
     cr_assert_eq(rw_backward(b.t, total(b.t, rw_mul(b.t, p, p))), RW_OK);
     void *const at = rw_tensor_data(rw_gradient(p));
     rw_zero_grad(b.ctx);
-    const rw_graph_params params = { .optimizer = opt, .update_inside = true };
+    const rw_graph_params params = { { rw_record_update_inside(opt) } };
     cr_assert_eq(rw_graph_create(&g, t, total(t, rw_mul(t, p, q)), &params), RW_OK);
     for (int i = 0; i < 3; i++) {
         cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
@@ -478,7 +478,7 @@ Test(param_gradient_reads, at_a_kept_address_that_a_step_inside_backward_does_no
     rw_optimizer *opt = NULL;
     rw_tensor *const p = param(b.ctx, "p", 1), *const q = param(b.ctx, "q", 1);
     cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
-    const rw_graph_params params = { .optimizer = opt, .update_inside = true };
+    const rw_graph_params params = { { rw_record_update_inside(opt) } };
     cr_assert_eq(rw_graph_create(&g, b.t, total(b.t, rw_mul(b.t, p, p)), &params), RW_OK);
     cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_not_null(rw_tensor_data(rw_gradient(q)));

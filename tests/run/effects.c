@@ -609,7 +609,7 @@ Test(effects, of_a_graph_that_updates_inside_backward)
         rw_tensor *const in[] = { rw_reshape(b.t, rw_slice(b.t, y, 0, 0, 1), RW_SHAPE(4)), second };
         OK(b.ctx, rw_assign(b.t, first, rw_add_scalar(b.t, first, 1)));
         if (own) cr_assert_not_null(rw_apply(b.t, &store, in, 2, NULL, 0, NULL));
-        const rw_graph_params params = { .optimizer = opt, .update_inside = true };
+        const rw_graph_params params = { { rw_record_update_inside(opt) } };
         const rw_status status = rw_graph_create(&g, b.t, total(b.t, y), &params);
         cr_expect_eq(status, own ? RW_ERR_UNSUPPORTED : RW_OK, "%s", rw_error_message(b.ctx));
         if (own) cr_expect(strstr(rw_error_message(b.ctx), "store_commit"), "%s", rw_error_message(b.ctx));

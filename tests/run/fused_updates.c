@@ -104,8 +104,8 @@ static struct outcome by_graph(const char *policy, struct with with, bool inside
     struct outcome o = { 0 };
     rw_graph *g = NULL;
     rw_tensor *factor, *const loss = loss_of(&x, 0, &factor);
-    const rw_graph_params p = { .optimizer = x.opt, .scaler = x.s, .delayed = x.d, .max_norm = with.max_norm,
-                                .update_inside = inside };
+    const rw_graph_params p = { { recorded_scaler(x.s), recorded_clip(with.max_norm), recorded_update(x.opt, inside),
+                                  recorded_delayed(x.d) } };
     cr_assert_eq(rw_graph_create(&g, x.b.t, loss, &p), RW_OK, "%s: %s", policy, rw_error_message(x.b.ctx));
     for (int s = 0; s < STEPS; s++) {
         const float now = factor_of(&x, s);
@@ -181,7 +181,7 @@ Test(fused_updates, the_next_scale_is_computed_last)
         rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(4), three, sizeof three));
         rw_tensor *const y = rw_sum(b.t, rw_mul(b.t, x, x), RW_ALL_AXES, false);
         rw_tensor *const loss = rw_add(b.t, y, rw_sum(b.t, rw_mul(b.t, w, w), RW_ALL_AXES, false));
-        const rw_graph_params p = { .optimizer = opt, .scaler = s, .update_inside = inside };
+        const rw_graph_params p = { { rw_record_scaler(s), recorded_update(opt, inside) } };
         cr_assert_eq(rw_graph_create(&g, b.t, loss, &p), RW_OK, "%s", rw_error_message(b.ctx));
         for (int step = 0; step < 3; step++) {
             cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
@@ -223,7 +223,7 @@ Test(fused_updates, one_gradient_that_is_not_finite_is_enough)
         loss = rw_sum(b.t, loss, RW_ALL_AXES, false);
         cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
         cr_assert_eq(rw_scaler_create(&s, b.ctx, NULL), RW_OK);
-        const rw_graph_params p = { .optimizer = opt, .scaler = s, .update_inside = true };
+        const rw_graph_params p = { { rw_record_scaler(s), rw_record_update_inside(opt) } };
         cr_assert_eq(rw_graph_create(&g, b.t, loss, &p), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
         for (int i = 0; i < 3; i++) {
@@ -256,7 +256,7 @@ Test(fused_updates, an_optimizer_that_has_left_steps_out_goes_on)
             cr_assert_eq(rw_scaler_update(x.s), RW_OK);
             rw_zero_grad(x.b.ctx);
         }
-        const rw_graph_params p = { .optimizer = x.opt, .update_inside = inside };
+        const rw_graph_params p = { { recorded_update(x.opt, inside) } };
         cr_assert_eq(rw_graph_create(&g, x.b.t, delayed_loss(&x, 0, 1), &p), RW_OK, "%s", rw_error_message(x.b.ctx));
         for (int s = 0; s < 3; s++) cr_assert_eq(audited_launch(g, x.b.t), RW_OK, "%s", rw_error_message(x.b.ctx));
         rw_graph_destroy(&g);
@@ -269,29 +269,23 @@ Test(fused_updates, an_optimizer_that_has_left_steps_out_goes_on)
 
 /* ---- what both passes of backward read ---- */
 
-/* Requests a first pass, and makes every gradient depend on all of it. */
+/* A recorder that requests a first pass, and makes every gradient depend on all of it. */
 struct asker {
-    struct rw_first_pass pass;
+    struct rw_step_recorder recorder;
     rw_tensor *sum;
 };
 
-static rw_tensor *show(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient)
+static rw_tensor *pass(struct rw_step_recorder *r, struct rw_recording *now, uint32_t param, rw_tensor *gradient)
 {
-    struct asker *const a = (struct asker *)(void *)f;
+    struct asker *const a = (struct asker *)(void *)r;
+    rw_tape *const t = now->t;
+    if (!now->is_first_pass) return rw_mul(t, gradient, rw_cast(t, a->sum, rw_tensor_dtype(gradient)));
     rw_tensor *const one = rw_sum(t, rw_cast(t, gradient, RW_F32), RW_ALL_AXES, false);
     a->sum = a->sum && one ? rw_add(t, a->sum, one) : one;
     return a->sum ? gradient : NULL;
 }
 
-static rw_status all_shown(struct rw_first_pass *f, rw_tape *t)
-{
-    return rw_error_status(rw_tape_context(t));
-}
-
-static rw_tensor *change(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient)
-{
-    return rw_mul(t, gradient, rw_cast(t, ((struct asker *)(void *)f)->sum, rw_tensor_dtype(gradient)));
-}
+static const struct rw_recorder_kind asker_kind = { .name = "asker", .reads_all = true, .gradient = pass };
 
 /* The nodes of a step with that op, and the inputs of one of them. */
 struct runs {
@@ -317,15 +311,20 @@ Test(fused_updates, amaxes_are_noted_of_one_pass)
     struct runs quantize[2], note[2];
     for (int twice = 0; twice < 2; twice++) {
         struct delayed_world x = delayed_world_open("none", 1, false);
-        struct asker asker = { .pass = { NULL, show, all_shown, change } };
+        struct asker asker = { .recorder.kind = &asker_kind };
+        struct rw_step_recorder *const recorder = &asker.recorder;
         rw_tensor *const loss = delayed_loss(&x, 0, 1);
         struct rw_request request = rw_step_request(x.b.t, &loss->id, 1);
-        request.first = twice ? &asker.pass : NULL;
+        bool *const used_up = calloc(x.b.ctx->n_ids, sizeof *used_up);
+        request.recorders = &recorder;
+        request.n_recorders = 1;
+        request.used_up = twice ? used_up : NULL; /* of no parameter */
         rw_plan *plan = NULL;
         cr_assert_eq(rw_plan_build(x.b.t, &request, &plan), RW_OK, "%s", rw_error_message(x.b.ctx));
         quantize[twice] = runs_of(x.b.t, plan, "quantize");
         note[twice] = runs_of(x.b.t, plan, "note_amax");
         rw_plan_release(plan);
+        free(used_up);
         delayed_world_close(&x);
     }
     cr_assert_gt(quantize[1].nodes, quantize[0].nodes, "there is no first pass");
@@ -346,7 +345,7 @@ Test(fused_updates, fp8_counts_equal_those_after_backward)
         rw_graph *g = NULL;
         cr_assert_eq(rw_monitor_create(&m, x.b.ctx, NULL), RW_OK);
         cr_assert_eq(rw_monitor_watch(m, &(rw_monitor_sources){ .sites = true }), RW_OK);
-        const rw_graph_params p = { .optimizer = x.opt, .scaler = x.s, .max_norm = 0.01, .update_inside = inside };
+        const rw_graph_params p = { { rw_record_scaler(x.s), rw_record_clip(0.01), recorded_update(x.opt, inside) } };
         cr_assert_eq(rw_graph_create(&g, x.b.t, delayed_loss(&x, 0, 1), &p), RW_OK, "%s", rw_error_message(x.b.ctx));
         for (int s = 0; s < 2; s++) cr_assert_eq(audited_launch(g, x.b.t), RW_OK);
         cr_assert_eq(rw_monitor_step(m, &(rw_monitor_values){ .loss = 1, .seconds = 1 }, NULL), RW_OK);
@@ -376,8 +375,8 @@ Test(fused_updates, memory_that_ends_anywhere_changes_nothing)
         rw_graph *g = NULL;
         rw_tape_reset(x.b.t);
         rw_tensor *const loss = delayed_loss(&x, 0, 1);
-        const rw_graph_params p = { .optimizer = x.opt, .scaler = x.s, .delayed = x.d, .max_norm = 1,
-                                    .update_inside = true };
+        const rw_graph_params p = { { rw_record_scaler(x.s), rw_record_clip(1), rw_record_update_inside(x.opt),
+                                      rw_record_delayed_scaling(x.d) } };
         rw_alloc_fail_from(i);
         status = rw_graph_create(&g, x.b.t, loss, &p);
         if (!status) status = rw_graph_launch(g);

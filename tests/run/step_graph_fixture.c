@@ -78,7 +78,7 @@ struct graph_outcome graph_record(const struct model_config *c, const char *poli
 }
 
 struct graph_outcome graph_launch(const struct model_config *c, const char *policy, const rw_graph_params *how,
-                                  bool read_losses)
+                                  bool inside, bool read_losses)
 {
     struct model m;
     rw_optimizer *opt = NULL;
@@ -91,7 +91,7 @@ struct graph_outcome graph_launch(const struct model_config *c, const char *poli
     rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(GRAPH_BATCH, GRAPH_SEQ), targets, sizeof targets);
     rw_tensor *const loss = model_loss_of(&m, b.t, x, y);
     rw_graph_params params = *how;
-    params.optimizer = opt;
+    params.recorders[RW_RECORDERS_MAX - 1] = inside ? rw_record_update_inside(opt) : rw_record_update(opt);
     cr_assert_eq(rw_graph_create(&g, b.t, loss, &params), RW_OK, "%s", rw_error_message(b.ctx));
     for (int s = 0; s < GRAPH_STEPS; s++) {
         fill(tokens, targets, c->vocab, s);

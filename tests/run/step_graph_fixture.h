@@ -28,9 +28,9 @@ void graph_same(const struct graph_outcome *a, const struct graph_outcome *b, co
 
 struct model_config graph_config(enum model_kind kind, rw_dtype dtype);
 
-/* Runs all steps. max_norm: 0 does not clip. */
+/* Runs all steps. max_norm: 0 does not clip. how: what precedes the update, which is inside backward or after it. */
 struct graph_outcome graph_record(const struct model_config *c, const char *policy, double max_norm);
 struct graph_outcome graph_launch(const struct model_config *c, const char *policy, const rw_graph_params *how,
-                                  bool read_losses);
+                                  bool inside, bool read_losses);
 
 #endif

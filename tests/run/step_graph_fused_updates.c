@@ -1,6 +1,7 @@
 /*
- * rw_graph with .update_inside: each parameter is updated as soon as its gradient is complete. The bytes are those of
- * updates after backward, in the memory of one or two gradients; later readers of a parameter see its old value.
+ * rw_graph with rw_record_update_inside(): each parameter is updated as soon as its gradient is complete. The bytes are
+ * those of updates after backward, in the memory of one or two gradients; later readers of a parameter see its old
+ * value.
  */
 #include "run/step_graph_fixture.h"
 
@@ -31,11 +32,11 @@ static void updates_inside(enum model_kind kind, rw_dtype dtype, double max_norm
     static const char *const policies[] = { "full", "none", "uniform:2", "ops:linear", "block:1", "budget:95%" };
     const struct model_config c = graph_config(kind, dtype);
     const size_t most = largest_gradient(kind, dtype), n = sizeof policies / sizeof *policies;
-    const rw_graph_params clipped = { .max_norm = max_norm }, inside = { .update_inside = true, .max_norm = max_norm };
+    const rw_graph_params clipped = { { recorded_clip(max_norm) } };
     struct graph_outcome recorded = graph_record(&c, "none", max_norm);
     for (size_t i = 0; i < (test_device() == RW_DEVICE_CPU ? n : 1); i++) { /* the simulated device is slow */
-        struct graph_outcome after = graph_launch(&c, policies[i], &clipped, true);
-        struct graph_outcome o = graph_launch(&c, policies[i], &inside, true);
+        struct graph_outcome after = graph_launch(&c, policies[i], &clipped, false, true);
+        struct graph_outcome o = graph_launch(&c, policies[i], &clipped, true, true);
         cr_assert_eq(after.memory.consumed, 0);
         cr_assert_eq(o.memory.gradients, 0, "%s: %zu bytes", policies[i], o.memory.gradients);
         cr_assert(o.memory.consumed >= most && 2 * o.memory.consumed < after.memory.gradients,
@@ -87,7 +88,7 @@ Test(step_graph_fused_updates, a_fused_update_follows_all_reads_of_the_parameter
     cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
     rw_assign(b.t, before, w);
     rw_tensor *const loss = square(b.t, w);
-    const rw_graph_params params = { .optimizer = opt, .update_inside = true };
+    const rw_graph_params params = { { rw_record_update_inside(opt) } };
     cr_assert_eq(rw_graph_create(&g, b.t, loss, &params), RW_OK, "%s", rw_error_message(b.ctx));
     for (int i = 0; i < 2; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_item(b.t, loss), 2.25);
@@ -113,7 +114,7 @@ Test(step_graph_fused_updates, gradients_return_after_a_fused_update)
     rw_tensor *const late = rw_param(b.ctx, "late", RW_F32, RW_SHAPE(1));
     rw_init_constant(late, 3);
     cr_assert_eq(rw_optimizer_exclude(late, true), RW_OK);
-    const rw_graph_params params = { .optimizer = opt, .update_inside = true };
+    const rw_graph_params params = { { rw_record_update_inside(opt) } };
     cr_assert_eq(rw_graph_create(&g, b.t, rw_add(b.t, square(b.t, w), square(b.t, late)), &params), RW_OK);
     for (int i = 0; i < 2; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
     rw_memory_stats(b.ctx, &m);
@@ -140,7 +141,7 @@ static void updates_inside_without_memory(double max_norm, float after)
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
     rw_init_constant(w, 2);
     cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
-    const rw_graph_params params = { .optimizer = opt, .update_inside = true, .max_norm = max_norm };
+    const rw_graph_params params = { { recorded_clip(max_norm), rw_record_update_inside(opt) } };
     rw_status status = RW_ERR_MEMORY;
     for (uint64_t n = 1; status; n++) {
         rw_graph *g = NULL;
@@ -178,8 +179,10 @@ Test(step_graph_fused_updates, updates_inside_that_cannot_be_are_refused)
     rw_graph *g = NULL;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
     rw_tensor *const loss = square(b.t, w);
-    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .update_inside = true }), RW_ERR_ARGUMENT);
-    cr_assert(strstr(rw_error_message(b.ctx), "rw_graph_create(optimizer): expected one, as update_inside is set"),
+    cr_assert_eq(rw_graph_create(&g, b.t, loss,
+                                 &(rw_graph_params){ { rw_record_update_inside(NULL) } }), RW_ERR_ARGUMENT);
+    cr_assert(strstr(rw_error_message(b.ctx), "rw_graph_create(recorders[0]): rw_record_update_inside(opt): "
+                     "expected an optimizer, got NULL"),
             "%s", rw_error_message(b.ctx));
     cr_assert_null(g);
     fixture_close(&b);
@@ -198,8 +201,8 @@ Test(step_graph_fused_updates, a_gradient_whose_address_is_known_has_to_be_reach
     cr_assert_eq(rw_sgd_create(&opt, b.ctx, NULL), RW_OK);
     cr_assert_eq(rw_tape_create(&t, b.ctx), RW_OK);
     cr_assert_eq(rw_graph_create(&inside, b.t, square(b.t, w),
-                                 &(rw_graph_params){ .optimizer = opt, .update_inside = true }), RW_OK);
-    cr_assert_eq(rw_graph_create(&after, t, square(t, w), &(rw_graph_params){ .optimizer = opt }), RW_OK);
+                                 &(rw_graph_params){ { rw_record_update_inside(opt) } }), RW_OK);
+    cr_assert_eq(rw_graph_create(&after, t, square(t, w), &(rw_graph_params){ { rw_record_update(opt) } }), RW_OK);
     const float seven = 7;
     float there = 1;
     cr_assert_not_null(rw_tensor_data(rw_gradient(w)));
@@ -256,7 +259,7 @@ Test(step_graph_fused_updates, a_backward_that_cannot_run_twice_is_not_clipped_i
         rw_tensor *w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
         cr_assert_eq(rw_sgd_create(&opt, b.ctx, NULL), RW_OK);
         rw_tensor *const loss = square(b.t, rw_apply(b.t, &passes_on, &w, 1, NULL, 0, NULL));
-        const rw_graph_params params = { .optimizer = opt, .update_inside = true, .max_norm = 1 };
+        const rw_graph_params params = { { rw_record_clip(1), rw_record_update_inside(opt) } };
         cr_assert_eq(rw_graph_create(&g, b.t, loss, &params), RW_ERR_UNSUPPORTED, "%s", rw_error_message(b.ctx));
         cr_assert(strstr(rw_error_message(b.ctx), once[which_once].name), "%s", rw_error_message(b.ctx));
         cr_assert(strstr(rw_error_message(b.ctx), "tests/run/step_graph_fused_updates.c"), "%s",

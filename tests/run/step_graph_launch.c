@@ -15,7 +15,7 @@ static void these_policies(enum model_kind kind, rw_dtype dtype, const char *con
     const struct model_config c = graph_config(kind, dtype);
     struct graph_outcome recorded = graph_record(&c, "none", 0);
     for (int i = 0; i < n; i++) {
-        struct graph_outcome o = graph_launch(&c, policies[i], &(rw_graph_params){ 0 }, true);
+        struct graph_outcome o = graph_launch(&c, policies[i], &(rw_graph_params){ 0 }, false, true);
         graph_same(&recorded, &o, policies[i]);
         graph_release(&o);
     }
@@ -55,7 +55,7 @@ static void every_budget(rw_dtype dtype)
     c.width = 64;
     struct graph_outcome recorded = graph_record(&c, "none", 0);
     for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
-        struct graph_outcome o = graph_launch(&c, budgets[i], &(rw_graph_params){ 0 }, true);
+        struct graph_outcome o = graph_launch(&c, budgets[i], &(rw_graph_params){ 0 }, false, true);
         graph_same(&recorded, &o, budgets[i]);
         cr_expect_lt(o.memory.measured_peak, recorded.memory.measured_peak, "%s", budgets[i]);
         cr_expect_eq(o.memory.host > 0, strstr(budgets[i], "+offload") != NULL, "%s: %zu", budgets[i], o.memory.host);
@@ -72,7 +72,8 @@ Test(step_graph_launch, clipping_is_part_of_the_step)
 {
     const struct model_config c = graph_config(MODEL_GPT, RW_F32);
     struct graph_outcome recorded = graph_record(&c, "full", 0.05);
-    struct graph_outcome launched = graph_launch(&c, "full", &(rw_graph_params){ .max_norm = 0.05 }, true);
+    struct graph_outcome launched = graph_launch(&c, "full",
+                                                 &(rw_graph_params){ { rw_record_clip(0.05) } }, false, true);
     graph_same(&recorded, &launched, "clipped");
     graph_release(&recorded);
     graph_release(&launched);
@@ -83,7 +84,7 @@ Test(step_graph_launch, launches_without_reading)
 {
     const struct model_config c = graph_config(MODEL_GPT, RW_F32);
     struct graph_outcome recorded = graph_record(&c, "full", 0);
-    struct graph_outcome launched = graph_launch(&c, "full", &(rw_graph_params){ 0 }, false);
+    struct graph_outcome launched = graph_launch(&c, "full", &(rw_graph_params){ 0 }, false, false);
     for (int s = 0; s < GRAPH_STEPS - 1; s++) recorded.loss[s] = 0;
     graph_same(&recorded, &launched, "not read");
     graph_release(&recorded);
@@ -223,7 +224,7 @@ Test(step_graph_launch, refuses_what_it_cannot_repeat)
 
     cr_assert_eq(rw_graph_create(&g, b.t, NULL, NULL), RW_ERR_ARGUMENT);
     rw_error_clear(b.ctx);
-    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .max_norm = -1 }), RW_ERR_ARGUMENT);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ { rw_record_clip(-1) } }), RW_ERR_ARGUMENT);
     rw_error_clear(b.ctx);
     rw_item(b.t, loss);
     cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_ERR_ARGUMENT, "a value was computed");
@@ -471,7 +472,7 @@ Test(step_graph_launch, starts_over_after_eager_recording)
     const struct model_config c = graph_config(MODEL_GPT, RW_F32);
     struct graph_outcome recorded = graph_record(&c, "full", 0);
     setenv("REWIND_EAGER", "1", 1);
-    struct graph_outcome launched = graph_launch(&c, "full", &(rw_graph_params){ 0 }, true);
+    struct graph_outcome launched = graph_launch(&c, "full", &(rw_graph_params){ 0 }, false, true);
     unsetenv("REWIND_EAGER");
     graph_same(&recorded, &launched, "eager");
     graph_release(&recorded);

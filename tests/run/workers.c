@@ -205,7 +205,8 @@ Test(workers, that_cannot_be_started_are_not_needed_with_a_lower_number)
         if (what == BEGUN) cr_expect_eq(rw_item(l.b.t, l.loss), 64);
         if (what == SUSPENDED) cr_assert_eq(rw_forward(l.b.t, (rw_tensor *[]){ l.loss }, 1), RW_OK);
         if (what >= GRAPH)
-            cr_assert_eq(rw_graph_create(&l.g, l.b.t, l.loss, &(rw_graph_params){ .optimizer = l.opt }), RW_OK);
+            cr_assert_eq(rw_graph_create(&l.g, l.b.t, l.loss,
+                                         &(rw_graph_params){ { rw_record_update(l.opt) } }), RW_OK);
         if (what == SCALER_STEP) {
             cr_assert_eq(rw_scaler_backward(l.scaler, other, rw_mean(other, w, RW_ALL_AXES, false)), RW_OK);
             cr_assert_eq(rw_scaler_unscale(l.scaler), RW_OK);
@@ -244,7 +245,7 @@ Test(workers, that_a_scaler_cannot_start_leave_graphs_valid)
     cr_assert_eq(rw_adamw_create(&l.opt, l.b.ctx, NULL), RW_OK);
     cr_assert_eq(rw_scaler_create(&l.scaler, l.b.ctx, NULL), RW_OK);
     rw_tensor *const loss = rw_mean(l.b.t, w, RW_ALL_AXES, false);
-    cr_assert_eq(rw_graph_create(&l.g, l.b.t, loss, &(rw_graph_params){ .optimizer = l.opt }), RW_OK);
+    cr_assert_eq(rw_graph_create(&l.g, l.b.t, loss, &(rw_graph_params){ { rw_record_update(l.opt) } }), RW_OK);
     cr_assert_eq(rw_graph_launch(l.g), RW_OK);
     rw_zero_grad(l.b.ctx);
     cr_assert_eq(rw_scaler_backward(l.scaler, other, rw_mean(other, w, RW_ALL_AXES, false)), RW_OK);

@@ -14,6 +14,24 @@ struct fixture {
  * another value. */
 rw_device test_device(void);
 
+/* Entries of a list of recorders that a test may leave out: NULL, or a norm of 0. */
+static inline rw_recorder recorded_scaler(rw_scaler *s)
+{
+    return s ? rw_record_scaler(s) : rw_record_nothing();
+}
+static inline rw_recorder recorded_clip(double max_norm)
+{
+    return max_norm > 0 ? rw_record_clip(max_norm) : rw_record_nothing();
+}
+static inline rw_recorder recorded_update(rw_optimizer *opt, bool inside)
+{
+    return inside ? rw_record_update_inside(opt) : rw_record_update(opt);
+}
+static inline rw_recorder recorded_delayed(rw_delayed_scaling *d)
+{
+    return d ? rw_record_delayed_scaling(d) : rw_record_nothing();
+}
+
 /* Number of steps of a long run, or of other repetitions: `few` on the simulated device and under AddressSanitizer,
    where each takes long. A first step makes the plan and a second uses it: later ones run the same code on other
    numbers. */

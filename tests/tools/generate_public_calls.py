@@ -26,7 +26,8 @@ rw_monitor_get_numbers rw_monitor_get_site rw_monitor_get_group rw_monitor_get_a
 rw_lr_schedule_rate rw_moe_capacity rw_quantized_bytes rw_kernel_parallel
 rw_delayed_scaling_row rw_weight_average_of rw_grad_tape rw_grad_attrs rw_grad_n_inputs rw_grad_n_outputs rw_grad_input
 rw_grad_output rw_grad_upstream rw_grad_wanted rw_grad_dtype rw_grad_is_differentiable rw_nonfinite_print ckpt_policy
-ckpt_unmatched_names ckpt_cause_name ckpt_report_print rw_version
+ckpt_unmatched_names ckpt_cause_name ckpt_report_print rw_version rw_record_clip rw_record_scaler rw_record_update
+rw_record_update_inside rw_record_delayed_scaling rw_record_custom
 """.split()
 
 # By type: a valid argument, then wrong ones. An object that is created only if a function takes it: `the_...`.

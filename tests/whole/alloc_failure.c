@@ -172,7 +172,8 @@ static rw_status launch(struct step *s, rw_optimizer *opt)
     rw_tape_reset(s->t);
     rw_tensor *const loss = record(s);
     if (!loss) return rw_error_status(s->ctx);
-    rw_status status = rw_graph_create(&g, s->t, loss, &(rw_graph_params){ .optimizer = opt, .max_norm = 0.5 });
+    rw_status status = rw_graph_create(&g, s->t, loss,
+                                       &(rw_graph_params){ { rw_record_clip(0.5), rw_record_update(opt) } });
     cr_assert_eq(status == RW_OK, g != NULL);
     for (int i = 0; i < 2 && !status; i++) status = rw_graph_launch(g);
     if (!status) rw_item(s->t, loss);

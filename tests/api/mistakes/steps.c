@@ -109,7 +109,7 @@ static rw_graph *graph_of(struct world *w)
 static rw_status launch_with(rw_tape *t, rw_tensor *loss, rw_optimizer **opt)
 {
     rw_graph *g = NULL;
-    const rw_status status = rw_graph_create(&g, t, loss, &(rw_graph_params){ .optimizer = *opt });
+    const rw_status status = rw_graph_create(&g, t, loss, &(rw_graph_params){ { rw_record_update(*opt) } });
     rw_optimizer_destroy(opt);
     return g ? RW_OK : status;
 }
@@ -132,8 +132,10 @@ static void graphs(struct trial *m, struct world *w)
     STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, t, NULL, NULL));
     STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, t, w->dead, NULL));
     STATUS("rw_graph_create", RW_ERR_SHAPE, rw_graph_create(out, t, w->v, NULL));
-    STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, t, w->loss, &(rw_graph_params){ .max_norm = -1 }));
-    STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, t, w->loss, &(rw_graph_params){ .max_norm = NAN }));
+    STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, t, w->loss,
+                                                               &(rw_graph_params){ { rw_record_clip(-1) } }));
+    STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, t, w->loss,
+                                                               &(rw_graph_params){ { rw_record_clip(NAN) } }));
     STATUS_OF("rw_graph_create", RW_ERR_ARGUMENT, rw_backward(t, w->loss), rw_graph_create(out, t, w->loss, NULL));
     STATUS_OF("rw_graph_create", RW_ERR_REGION, ckpt_begin(t, "r"), rw_graph_create(out, t, w->loss, NULL));
     STATUS_OF("rw_graph_create", RW_ERR_ARGUMENT, rw_adamw_create(&alien, w->alien_ctx, NULL),
@@ -149,7 +151,7 @@ static void graphs(struct trial *m, struct world *w)
                (g = graph_of(w), rw_optimizer_destroy(&w->opt), rw_context_destroy(&w->ctx), rw_tape_destroy(&w->t)),
                (rw_graph_destroy(&g), g == NULL));
     ALLOWED_OF("rw_optimizer_destroy",
-               (rw_graph_create(&g, t, w->loss, &(rw_graph_params){ .optimizer = w->opt }),
+               (rw_graph_create(&g, t, w->loss, &(rw_graph_params){ { rw_record_update(w->opt) } }),
                 rw_optimizer_destroy(&w->opt)),
                rw_graph_launch(g) == RW_OK && (rw_graph_destroy(&g), true));
 }

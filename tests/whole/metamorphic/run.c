@@ -185,12 +185,13 @@ static void create_graphs(struct mm_stage *g)
 {
     const struct mm_session *const s = g->s;
     const struct fz_program *const p = s->body[0];
-    rw_graph_params params = { .optimizer = NULL };
+    rw_graph_params params = { { rw_record_nothing() } };
     if (s->graph > MM_BARE) {
         const bool inside = s->graph == MM_INSIDE && !mm_has(p, "fuzz_store"); /* refused next to a caller's commit */
-        params = (rw_graph_params){ .optimizer = g->opt, .scaler = g->scaler, .update_inside = inside };
+        params.recorders[0] = recorded_scaler(g->scaler);
+        params.recorders[2] = recorded_update(g->opt, inside);
         for (int i = 0; i < s->n; i++)
-            if (s->event[i].kind == MM_CLIP && !s->event[i].dropped) params.max_norm = 0.5;
+            if (s->event[i].kind == MM_CLIP && !s->event[i].dropped) params.recorders[1] = rw_record_clip(0.5);
     }
     for (int l = 0; l < (p->n_losses > 1 && s->graph == MM_BARE ? 2 : 1); l++)
         if (rw_graph_create(&g->graph[l], g->tape[0], g->value[0][p->loss[l]], &params)) return;

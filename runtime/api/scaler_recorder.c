@@ -1,0 +1,64 @@
+/* A loss scaler in a list of recorders: rw_record_scaler(). */
+#include "api/recorder_list.h"
+#include "api/scaler.h"
+#include "api/scaler_nodes.h"
+#include "base/alloc.h"
+
+static rw_status check_given(const rw_recorder *given, const struct rw_recorder_check *at)
+{
+    const rw_scaler *const s = given->of_;
+    if (!s) return rw_recorder_refuse(at, RW_ERR_ARGUMENT, "s", "expected a scaler, got NULL");
+    if (s->ctx != at->t->ctx)
+        return rw_recorder_refuse(at, RW_ERR_ARGUMENT, "s", "expected a scaler of the tape's context, got a scaler of "
+                                  "another context");
+    return rw_scaler_check_loss(at->t, at->loss, at->call);
+}
+
+static rw_status open_recorder(const rw_recorder *given, const struct rw_recorder_use *use,
+                               struct rw_step_recorder **ret)
+{
+    struct rw_scaler_recorder *const x = rw_calloc(1, sizeof *x);
+    if (!x) return rw_fail(use->ctx, RW_ERR_MEMORY, "%s: out of memory", use->call);
+    x->s = given->of_;
+    rw_scaler_share(x->s);
+    *ret = &x->recorder;
+    return RW_OK;
+}
+
+static void close_recorder(struct rw_step_recorder *r, bool never_ran)
+{
+    rw_scaler_release(((struct rw_scaler_recorder *)r)->s);
+    rw_free(r);
+}
+
+static const void *seed_of(const struct rw_step_recorder *r)
+{
+    return rw_scaler_seed(((const struct rw_scaler_recorder *)r)->s);
+}
+
+static void launched(struct rw_step_recorder *r)
+{
+    rw_scaler_launched(((struct rw_scaler_recorder *)r)->s);
+}
+
+static const struct rw_recorder_kind kind = { .name = "rw_record_scaler",
+                                              .stage = RW_STAGE_UNSCALE,
+                                              .is_single = true,
+                                              .skips = true,
+                                              .reads_all = true,
+                                              .check = check_given,
+                                              .open = open_recorder,
+                                              .close = close_recorder,
+                                              .seed = seed_of,
+                                              .begin = rw_scaler_record_begin,
+                                              .gradient = rw_scaler_record_gradient,
+                                              .record = rw_scaler_record_unscaling,
+                                              .finish = rw_scaler_record_next,
+                                              .end = rw_scaler_record_end,
+                                              .launched = launched };
+
+rw_recorder rw_record_scaler(rw_scaler *s)
+{
+    RW_LOOKS_ONLY;
+    return (rw_recorder){ .kind_ = &kind, .of_ = s };
+}
