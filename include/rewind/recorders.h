@@ -135,6 +135,30 @@ RW_API rw_recorder rw_record_update_inside(rw_optimizer *opt);
 /** Advances the histories of delayed scaling, as rw_delayed_scaling_update(). */
 RW_API rw_recorder rw_record_delayed_scaling(rw_delayed_scaling *d);
 
+/** Parameters of rw_backward_with(). All zero: nothing follows backward. */
+typedef struct rw_backward_params {
+    rw_recorder recorders[RW_RECORDERS_MAX]; ///< what follows backward, in this order
+} rw_backward_params;
+
+/**
+ * Runs backward, and then what the list records: a whole step in one call, for tapes that are recorded anew.
+ *
+ *     rw_zero_grad(ctx);
+ *     for (all micro-batches but the last) rw_backward(t, loss), rw_tape_reset(t);
+ *     rw_backward_with(t, loss, &(rw_backward_params){ { rw_record_clip(1.0), rw_record_update(opt) } });
+ *
+ * Gradients are added to those that exist, as by rw_backward(), and the recorders get the sums; with a scaler, call
+ * rw_scaler_backward() for the other micro-batches. The result is bit-identical to the single calls. The context keeps
+ * the plan of the last list, so use the same list in each step; numbers in it may change. It does not keep the list's
+ * objects alive. rw_record_custom() and rw_record_update_inside() need a graph: RW_ERR_UNSUPPORTED.
+ * @param loss as for rw_backward()
+ * @param params may be NULL for the defaults; read during the call
+ * @return what rw_backward() and the single calls return. An error of the list, or of gradients that have another
+ *         scale, has changed nothing. After an error of the update the gradients are those of backward: call
+ *         rw_zero_grad() to drop them.
+ */
+RW_API rw_status rw_backward_with(rw_tape *t, rw_tensor *loss, const rw_backward_params *params);
+
 #ifdef __cplusplus
 }
 #endif

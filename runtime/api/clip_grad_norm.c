@@ -242,6 +242,11 @@ static void close_recorder(struct rw_step_recorder *r, bool never_ran)
     rw_free(r);
 }
 
+static rw_status renumber(struct rw_step_recorder *r, double max_norm)
+{
+    return clip_set((struct rw_clip *)r, max_norm);
+}
+
 static void launched(struct rw_step_recorder *r)
 {
     clip_count((struct rw_clip *)r);
@@ -254,6 +259,7 @@ static const struct rw_recorder_kind clip_kind = { .name = "rw_record_clip",
                                                    .check = check_given,
                                                    .open = open_recorder,
                                                    .close = close_recorder,
+                                                   .renumber = renumber,
                                                    .begin = begin,
                                                    .gradient = pass,
                                                    .end_of_pass = end_of_pass,

@@ -4,6 +4,7 @@
  */
 #include "api/context.h"
 
+#include "api/backward_with.h"
 #include "api/eval_and_backward.h"
 #include "api/expected_backward.h"
 #include "api/clip_grad_norm.h"
@@ -275,6 +276,7 @@ void rw_context_destroy(rw_context **pctx)
     if (ctx->destroyed) return; /* the rest belongs to its tapes and optimizers */
     ctx->destroyed = true;
     rw_clipping_destroy(ctx); /* its tape is a user */
+    rw_backward_recorders_destroy(ctx); /* likewise */
     rw_context_release(ctx);
 }
 

@@ -162,6 +162,7 @@ static void close_recorder(struct rw_step_recorder *r, bool never_ran)
 
 static const struct rw_recorder_kind kind = { .name = "rw_record_custom",
                                               .stage = RW_STAGE_GRADIENT,
+                                              .needs_graph = true,
                                               .check = check_given,
                                               .open = open_recorder,
                                               .close = close_recorder,

@@ -19,6 +19,7 @@
 struct recorder {
     struct rw_step_recorder recorder; /* must be first */
     rw_delayed_scaling *d;
+    bool holds; /* it is one of its users */
 };
 
 struct rw_delayed_scaling {
@@ -28,6 +29,7 @@ struct rw_delayed_scaling {
     struct rw_update update;
     rw_scaler *planned_for; /* the scaler that the planned update uses; NULL: none */
     struct rw_dependent on_scaler;
+    struct rw_dependent *dependents; /* plans of rw_backward_with() */
     size_t n_users;         /* itself, until it is destroyed, and the graphs that use it: the last one frees it */
 };
 
@@ -75,15 +77,22 @@ static rw_status open_recorder(const rw_recorder *given, const struct rw_recorde
     struct recorder *const x = rw_calloc(1, sizeof *x);
     if (!x) return rw_fail(use->ctx, RW_ERR_MEMORY, "%s: out of memory", use->call);
     x->d = given->of_;
-    x->d->n_users++;
+    x->holds = use->is_graph;
+    x->d->n_users += x->holds;
     *ret = &x->recorder;
     return RW_OK;
 }
 
 static void close_recorder(struct rw_step_recorder *r, bool never_ran)
 {
-    release(((struct recorder *)r)->d);
+    const struct recorder *const x = (struct recorder *)r;
+    if (x->holds) release(x->d);
     rw_free(r);
+}
+
+static void depend(struct rw_step_recorder *r, struct rw_dependent *d, void (*gone)(struct rw_dependent *d))
+{
+    rw_depend(&((struct recorder *)r)->d->dependents, d, gone);
 }
 
 static void launched(struct rw_step_recorder *r)
@@ -96,6 +105,7 @@ static const struct rw_recorder_kind kind = { .name = "rw_record_delayed_scaling
                                               .check = check_given,
                                               .open = open_recorder,
                                               .close = close_recorder,
+                                              .depend = depend,
                                               .finish = finish,
                                               .launched = launched };
 
@@ -272,6 +282,7 @@ static void release(rw_delayed_scaling *d)
 {
     rw_context *const ctx = d->rows.ctx;
     if (--d->n_users) return;
+    rw_dependents_tell(&d->dependents);
     close_update(d);
     rw_free(d->rows.weights);
     rw_free(d);

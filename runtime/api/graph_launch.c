@@ -177,7 +177,7 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
         g->n_blocks = t->ticket_end - g->first_block;
     }
     t->n_users++;
-    status = rw_recorders_open(&g->recorders, p->recorders, "rw_graph_create", t->ctx);
+    status = rw_recorders_open(&g->recorders, p->recorders, "rw_graph_create", t->ctx, true);
     g->seeds[0] = rw_recorders_seed(&g->recorders);
     if (!status) status = make_run(g);
     if (status) destroy(g, true);

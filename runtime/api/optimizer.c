@@ -515,6 +515,11 @@ rw_status rw_optimizer_attend(rw_optimizer *opt, struct rw_run *run)
     return opt->offload ? rw_run_watch(run, rw_optimizer_offload_observer(opt->offload)) : RW_OK;
 }
 
+const void *rw_optimizer_store(const rw_optimizer *opt)
+{
+    return opt->offload ? rw_optimizer_offload_store(opt->offload) : NULL;
+}
+
 static rw_status plan_again(rw_optimizer *opt)
 {
     struct rw_update created;

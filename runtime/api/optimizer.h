@@ -38,6 +38,9 @@ struct rw_step_recorder *rw_optimizer_recorder(rw_optimizer *opt);
    which is recorded, has changed nothing. */
 rw_status rw_optimizer_attend(rw_optimizer *opt, struct rw_run *run);
 
+/* The store of offloaded states, on which a capture of an update depends. */
+const void *rw_optimizer_store(const rw_optimizer *opt);
+
 /* From now on the optimizer counts skipped updates on the device. RW_ERR_MEMORY, recorded, has changed nothing. The
    caller that made it follow may take that back before the first such update, when no plan has its counts any more. */
 rw_status rw_optimizer_follow(rw_optimizer *opt, const char *call);

@@ -13,6 +13,7 @@ struct recorder {
     bool follows;     /* the optimizer did so when it was recorded */
     bool made_follow; /* since this recorder was opened */
     uint8_t sums;     /* enum rw_optimizer_sums, that its update computes */
+    bool is_graph;    /* it is one of the optimizer's users, and part of a captured step */
 };
 
 /* ---- recording ---- */
@@ -73,7 +74,7 @@ static rw_status check_given(const rw_recorder *given, const struct rw_recorder_
 static rw_status check_after(const rw_recorder *given, const struct rw_recorder_check *at)
 {
     const rw_status status = check_given(given, at);
-    if (status || !is_in_file(given->of_)) return status;
+    if (status || !at->is_graph || !is_in_file(given->of_)) return status;
     return rw_recorder_refuse(at, RW_ERR_UNSUPPORTED, "opt", "expected optimizer states in memory, because a captured "
                               "step cannot read files, got offloaded ones; leave the update out, and call "
                               "rw_optimizer_step() after each launch");
@@ -128,7 +129,8 @@ static rw_status open_recorder(const rw_recorder *given, const struct rw_recorde
     x->made_follow = x->follows && !followed;
     if (rw_optimizer_is_watched(opt))
         x->sums = given->kind_->updates_inside ? RW_SUMS_APART : RW_SUMS_TOGETHER;
-    rw_optimizer_share(opt);
+    x->is_graph = use->is_graph;
+    if (x->is_graph) rw_optimizer_share(opt);
     *ret = &x->recorder;
     return RW_OK;
 }
@@ -138,8 +140,20 @@ static void close_recorder(struct rw_step_recorder *r, bool never_ran)
 {
     struct recorder *const x = (struct recorder *)r;
     if (never_ran && x->made_follow) rw_optimizer_unfollow(x->opt);
-    rw_optimizer_release(x->opt);
+    if (x->is_graph) rw_optimizer_release(x->opt);
     rw_free(x);
+}
+
+static void depend(struct rw_step_recorder *r, struct rw_dependent *d, void (*gone)(struct rw_dependent *d))
+{
+    rw_optimizer_depend(((struct recorder *)r)->opt, d, gone);
+}
+
+/* Its plan has neither been made for an optimizer that counted elsewhere, nor for other observers. */
+static bool is_current(const struct rw_step_recorder *r)
+{
+    const struct recorder *const x = (const struct recorder *)r;
+    return x->follows == rw_optimizer_follows(x->opt) && (x->sums != RW_NO_SUMS) == rw_optimizer_is_watched(x->opt);
 }
 
 static rw_status attend(struct rw_step_recorder *r, struct rw_run *run)
@@ -178,6 +192,11 @@ static rw_status check_launch_inside(const struct rw_step_recorder *r, const str
     return RW_OK;
 }
 
+static rw_status check_update(const struct rw_step_recorder *r, const char *call)
+{
+    return rw_optimizer_coverage_check(((const struct recorder *)r)->opt->ctx, call);
+}
+
 static rw_status before(struct rw_step_recorder *r)
 {
     const rw_optimizer *const opt = ((struct recorder *)r)->opt;
@@ -192,8 +211,7 @@ static rw_status prepare(struct rw_step_recorder *r)
 
 static const void *address_of(const struct rw_step_recorder *r)
 {
-    const rw_optimizer *const opt = ((const struct recorder *)r)->opt;
-    return opt->offload ? rw_optimizer_offload_store(opt->offload) : NULL;
+    return rw_optimizer_store(((const struct recorder *)r)->opt);
 }
 
 static void captured(struct rw_step_recorder *r)
@@ -209,9 +227,9 @@ static void failed(struct rw_step_recorder *r)
 
 static void launched(struct rw_step_recorder *r)
 {
-    rw_optimizer *const opt = ((struct recorder *)r)->opt;
-    if (opt->offload) rw_optimizer_offload_launched(opt->offload, true);
-    rw_optimizer_count(opt);
+    const struct recorder *const x = (struct recorder *)r;
+    if (x->is_graph && x->opt->offload) rw_optimizer_offload_launched(x->opt->offload, true);
+    rw_optimizer_count(x->opt);
 }
 
 static const struct rw_recorder_kind kind_after = { .name = "rw_record_update",
@@ -219,9 +237,12 @@ static const struct rw_recorder_kind kind_after = { .name = "rw_record_update",
                                                     .check = check_after,
                                                     .open = open_recorder,
                                                     .close = close_recorder,
+                                                    .depend = depend,
+                                                    .is_current = is_current,
                                                     .record = record_after,
                                                     .attend = attend,
                                                     .check_launch = check_launch,
+                                                    .check_update = check_update,
                                                     .before = before,
                                                     .prepare = prepare,
                                                     .address = address_of,
@@ -232,6 +253,7 @@ static const struct rw_recorder_kind kind_after = { .name = "rw_record_update",
 static const struct rw_recorder_kind kind_inside = { .name = "rw_record_update_inside",
                                                      .stage = RW_STAGE_UPDATE,
                                                      .updates_inside = true,
+                                                     .needs_graph = true,
                                                      .check = check_inside,
                                                      .open = open_recorder,
                                                      .close = close_recorder,

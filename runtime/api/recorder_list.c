@@ -36,35 +36,38 @@ static rw_status check_pair(const struct rw_recorder_check *at, size_t before)
     return RW_OK;
 }
 
-static rw_status check_entry(const struct rw_recorder_check *at, bool inside)
+static rw_status check_entry(const struct rw_recorder_check *at)
 {
     const rw_recorder *const x = &at->list[at->index];
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < at->index; i++)
         if (at->list[i].kind_) status = check_pair(at, i);
     if (status) return status;
-    if (x->kind_->updates_inside && !inside)
-        return rw_fail(at->t->ctx, RW_ERR_UNSUPPORTED, "%s(recorders[%zu]): expected an update after backward, got "
-                       "%s(), which needs a graph", at->call, at->index, x->kind_->name);
+    if (x->kind_->needs_graph && !at->is_graph)
+        return rw_fail(at->t->ctx, RW_ERR_UNSUPPORTED, "%s(recorders[%zu]): expected a recorder that runs after "
+                       "backward, got %s(), which needs a graph: rw_graph_create()", at->call, at->index,
+                       x->kind_->name);
     return x->kind_->check ? x->kind_->check(x, at) : RW_OK;
 }
 
 rw_status rw_recorders_check(const rw_recorder *list, const char *call, const rw_tape *t, const rw_tensor *loss,
-                             bool inside)
+                             bool is_graph)
 {
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < RW_RECORDERS_MAX; i++) {
-        const struct rw_recorder_check at = { .call = call, .t = t, .loss = loss, .list = list, .index = i };
-        if (list[i].kind_) status = check_entry(&at, inside);
+        const struct rw_recorder_check at = { .call = call, .t = t, .loss = loss, .list = list, .index = i,
+                                              .is_graph = is_graph };
+        if (list[i].kind_) status = check_entry(&at);
     }
     return status;
 }
 
 /* ---- opening and closing ---- */
 
-rw_status rw_recorders_open(struct rw_recorders *r, const rw_recorder *list, const char *call, rw_context *ctx)
+rw_status rw_recorders_open(struct rw_recorders *r, const rw_recorder *list, const char *call, rw_context *ctx,
+                            bool is_graph)
 {
-    struct rw_recorder_use use = { .call = call, .ctx = ctx };
+    struct rw_recorder_use use = { .call = call, .ctx = ctx, .is_graph = is_graph };
     rw_status status = RW_OK;
     *r = (struct rw_recorders){ .n = 0 };
     for (size_t i = 0; i < RW_RECORDERS_MAX; i++) use.skips |= list[i].kind_ && list[i].kind_->skips;

@@ -11,16 +11,17 @@ struct rw_recorders {
 };
 
 /* Checks a caller's list of RW_RECORDERS_MAX entries; those of zeros are left out. An error is recorded, and has
-   changed nothing. inside: the plan is one of a graph, so that updates may run inside backward. */
+   changed nothing. is_graph: the plan will be that of a graph's step. */
 rw_status rw_recorders_check(const rw_recorder *list, const char *call, const rw_tape *t, const rw_tensor *loss,
-                             bool inside);
+                             bool is_graph);
 
 /* For check functions: records an error that names the place. argument: that of the function which made the entry. */
 rw_status rw_recorder_refuse(const struct rw_recorder_check *at, rw_status status, const char *argument,
                              const char *fmt, ...) RW_PRINTF(4, 5);
 
 /* Opens a checked list. After an error, which is recorded, nothing is open. */
-rw_status rw_recorders_open(struct rw_recorders *r, const rw_recorder *list, const char *call, rw_context *ctx);
+rw_status rw_recorders_open(struct rw_recorders *r, const rw_recorder *list, const char *call, rw_context *ctx,
+                            bool is_graph);
 void rw_recorders_close(struct rw_recorders *r, bool never_ran);
 
 /* The address of the number with which backward begins; NULL: 1. */

@@ -251,8 +251,7 @@ static rw_status check_period(const rw_scaler *s, const char *what)
                    "with other gradients, got none; call that first", what);
 }
 
-/* Whether it may unscale the current gradients. */
-static rw_status check_scaled(const rw_scaler *s, const char *what)
+rw_status rw_scaler_check_scaled(const rw_scaler *s, const char *what)
 {
     const rw_status status = check_period(s, what);
     return status ? status : rw_gradients_check_scale(s->ctx, s->numbers, what);
@@ -301,7 +300,7 @@ rw_status rw_scaler_unscale(rw_scaler *s)
         return rw_fail(s->ctx, RW_ERR_ARGUMENT,
                        "rw_scaler_unscale: expected scaled gradients, got some that are unscaled already; call it once "
                        "after the last backward of a step, and rw_zero_grad() before the next step");
-    status = check_scaled(s, "rw_scaler_unscale");
+    status = rw_scaler_check_scaled(s, "rw_scaler_unscale");
     return status ? status : unscale(s);
 }
 
@@ -378,7 +377,7 @@ static rw_status check_step(const rw_scaler *s, const rw_optimizer *opt, bool *r
     if (!status) status = rw_optimizer_check(opt, "rw_scaler_step");
     if (!status) status = check_once(s, opt);
     if (!status) status = find_unscaling(s, "rw_scaler_step", ret_unscaled);
-    return status || *ret_unscaled ? status : check_scaled(s, "rw_scaler_step");
+    return status || *ret_unscaled ? status : rw_scaler_check_scaled(s, "rw_scaler_step");
 }
 
 /* Plans the step, unscales if that has not happened, and uploads the update's numbers. */

@@ -21,6 +21,9 @@ rw_context *rw_scaler_context(const rw_scaler *s);
 /* Checks that backward of this loss can begin with a scale; an error names the call. */
 rw_status rw_scaler_check_loss(const rw_tape *t, const rw_tensor *loss, const char *what);
 
+/* Checks that it may divide the gradients that exist, and that backward may add to them by its scale. */
+rw_status rw_scaler_check_scaled(const rw_scaler *s, const char *what);
+
 /* The address of the scale, with which backward begins. */
 const void *rw_scaler_seed(const rw_scaler *s);
 

@@ -3,6 +3,7 @@
 #include "api/scaler.h"
 #include "api/scaler_nodes.h"
 #include "base/alloc.h"
+#include "record/gradient_state.h"
 
 static rw_status check_given(const rw_recorder *given, const struct rw_recorder_check *at)
 {
@@ -20,15 +21,33 @@ static rw_status open_recorder(const rw_recorder *given, const struct rw_recorde
     struct rw_scaler_recorder *const x = rw_calloc(1, sizeof *x);
     if (!x) return rw_fail(use->ctx, RW_ERR_MEMORY, "%s: out of memory", use->call);
     x->s = given->of_;
-    rw_scaler_share(x->s);
+    x->holds = use->is_graph;
+    if (x->holds) rw_scaler_share(x->s);
     *ret = &x->recorder;
     return RW_OK;
 }
 
 static void close_recorder(struct rw_step_recorder *r, bool never_ran)
 {
-    rw_scaler_release(((struct rw_scaler_recorder *)r)->s);
+    const struct rw_scaler_recorder *const x = (struct rw_scaler_recorder *)r;
+    if (x->holds) rw_scaler_release(x->s);
     rw_free(r);
+}
+
+static void depend(struct rw_step_recorder *r, struct rw_dependent *d, void (*gone)(struct rw_dependent *d))
+{
+    rw_scaler_depend(((struct rw_scaler_recorder *)r)->s, d, gone);
+}
+
+static rw_status before_backward(const struct rw_step_recorder *r, const char *call)
+{
+    return rw_scaler_check_scaled(((const struct rw_scaler_recorder *)r)->s, call);
+}
+
+static void after_backward(struct rw_step_recorder *r)
+{
+    const rw_scaler *const s = ((struct rw_scaler_recorder *)r)->s;
+    rw_gradients_scaled(s->ctx, s->numbers);
 }
 
 static const void *seed_of(const struct rw_step_recorder *r)
@@ -49,7 +68,10 @@ static const struct rw_recorder_kind kind = { .name = "rw_record_scaler",
                                               .check = check_given,
                                               .open = open_recorder,
                                               .close = close_recorder,
+                                              .depend = depend,
                                               .seed = seed_of,
+                                              .before_backward = before_backward,
+                                              .after_backward = after_backward,
                                               .begin = rw_scaler_record_begin,
                                               .gradient = rw_scaler_record_gradient,
                                               .record = rw_scaler_record_unscaling,

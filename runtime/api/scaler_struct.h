@@ -11,6 +11,7 @@
 struct rw_scaler_recorder {
     struct rw_step_recorder recorder; /* must be first */
     rw_scaler *s;
+    bool holds; /* it is one of its users */
     rw_tensor **founds; /* while planning two passes, by parameter's id: the result for its gradient; NULL: none */
 };
 

@@ -14,12 +14,16 @@
  *       check_launch, before, prepare, launched or failed      each time that the run executes
  *     close
  *
+ * A graph has them in the plan of its step. rw_backward_with() runs backward as rw_backward() does, and then a plan of
+ * the recorders alone, so a forward that a read has begun goes on, and plans of steps are shared.
+ *
  * A plan with recorders is not cached, because nothing else can use it. Recorders count the effects of their commits
  * themselves: the run counts only those with RW_OP_OWN_COUNTED (record/pass_ops.h).
  */
 #ifndef RW_AUTODIFF_RECORDER_H
 #define RW_AUTODIFF_RECORDER_H
 
+#include "base/weak_refs.h"
 #include "record/tape.h"
 
 #include <rewind/recorders.h>
@@ -61,6 +65,7 @@ struct rw_recorder_check {
     const rw_tensor *loss;
     const rw_recorder *list; /* entries before `index` were checked already */
     size_t index;
+    bool is_graph; /* the plan is part of a captured step */
 };
 
 /* What a recorder is opened for. */
@@ -68,6 +73,7 @@ struct rw_recorder_use {
     const char *call;
     rw_context *ctx;
     bool skips; /* another recorder of the list sets rw_recording.skip */
+    bool is_graph; /* of a graph, which holds the objects. False: of rw_backward_with(); see depend() */
 };
 
 /* Errors of all functions are recorded. */
@@ -78,14 +84,25 @@ struct rw_recorder_kind {
     bool skips;        /* it sets rw_recording.skip */
     bool reads_all;    /* it needs every gradient before the first update: gradient() is called in two passes only */
     bool updates_inside; /* its updates run inside backward */
+    bool needs_graph;    /* it works only if it is part of the step's plan */
 
     rw_status (*check)(const rw_recorder *given, const struct rw_recorder_check *at);
     rw_status (*open)(const rw_recorder *given, const struct rw_recorder_use *use, struct rw_step_recorder **ret);
     /* never_ran: open() or what followed it failed, so that changes of open() to other objects are taken back. */
     void (*close)(struct rw_step_recorder *r, bool never_ran);
 
+    /* Calls gone() before the object is freed, which a list that is not a graph's does not hold. Otherwise d is
+       untouched. */
+    void (*depend)(struct rw_step_recorder *r, struct rw_dependent *d, void (*gone)(struct rw_dependent *d));
+    /* Does a list that was opened for this entry, apart from its number, serve it now? It takes over the number. */
+    bool (*is_current)(const struct rw_step_recorder *r);
+    rw_status (*renumber)(struct rw_step_recorder *r, double number);
+
     /* The address of the number with which backward begins in place of 1. */
     const void *(*seed)(const struct rw_step_recorder *r);
+    /* Around a backward that is not a graph's: gradients are added to those that exist. */
+    rw_status (*before_backward)(const struct rw_step_recorder *r, const char *call);
+    void (*after_backward)(struct rw_step_recorder *r);
     /* Marks the parameters, by ID, whose gradients its updates inside backward consume. */
     void (*consume)(const struct rw_step_recorder *r, bool *used_up);
 
@@ -100,7 +117,8 @@ struct rw_recorder_kind {
 
     rw_status (*attend)(struct rw_step_recorder *r, struct rw_run *run);
     rw_status (*check_launch)(const struct rw_step_recorder *r, const struct rw_run *run, const char *call);
-    rw_status (*before)(struct rw_step_recorder *r);  /* the run is not prepared yet */
+    rw_status (*check_update)(const struct rw_step_recorder *r, const char *call); /* the same after a backward */
+    rw_status (*before)(struct rw_step_recorder *r); /* of a graph: the run is not prepared yet */
     rw_status (*prepare)(struct rw_step_recorder *r); /* uploads numbers; gradients of the step count as written */
     /* The address that a captured run has from the recorder, and that may change between launches. */
     const void *(*address)(const struct rw_step_recorder *r);

@@ -106,7 +106,7 @@ Test(scaler_misuse, refuses_losses_and_graphs_that_it_cannot_scale)
     cr_assert_eq(rw_scaler_backward(z.s, NULL, loss), RW_ERR_ARGUMENT);
     rw_error_clear(ctx);
     refused(ctx, rw_graph_create(&g, t, loss, &(rw_graph_params){ { rw_record_scaler(other.s) } }), RW_ERR_ARGUMENT,
-            "rw_graph_create(scaler)");
+            "rw_graph_create(recorders[0]): rw_record_scaler(s)");
     refused(ctx, rw_graph_create(&g, t, half,
                                  &(rw_graph_params){ { rw_record_scaler(z.s) } }), RW_ERR_DTYPE, "rw_graph_create");
     zoo_close(&z);

@@ -56,7 +56,7 @@ static const struct {
     { "rw_context", "by_id n_ids cap_ids free_id n_serials", "tensors are named by their serials" },
     { "rw_context", "tapes plans history n_plans dump pool work kept n_kept n_users destroyed",
       "no plan depends on them" },
-    { "rw_context", "counts clipping clipped n_clipped", "used while a step is recorded" },
+    { "rw_context", "counts clipping clipped n_clipped recorders", "used while a step is recorded" },
     { "rw_context", "scale", "of gradients: read when a plan runs" },
     { "rw_context", "tells_dropped_effects n_dropped_effects first_dropped_effect", "of resets, for messages" },
 };

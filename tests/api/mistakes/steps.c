@@ -25,6 +25,15 @@ static void backward(struct trial *m, struct world *w)
     STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(w->other, w->loss));
     STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(t, w->v_grad));
     STATUS_OF("rw_backward", RW_ERR_REGION, ckpt_begin(t, "r"), rw_backward(t, w->loss));
+    SILENT("rw_backward_with", RW_ERR_ARGUMENT, rw_backward_with(NULL, w->loss, NULL));
+    STATUS("rw_backward_with", RW_ERR_ARGUMENT, rw_backward_with(t, NULL, NULL));
+    STATUS("rw_backward_with", RW_ERR_SHAPE, rw_backward_with(t, w->v, NULL));
+    STATUS("rw_backward_with", RW_ERR_ARGUMENT, rw_backward_with(t, w->dead, NULL));
+    STATUS("rw_backward_with", RW_ERR_ARGUMENT,
+           rw_backward_with(t, w->loss, &(rw_backward_params){ { rw_record_update(NULL) } }));
+    STATUS("rw_backward_with", RW_ERR_UNSUPPORTED,
+           rw_backward_with(t, w->loss, &(rw_backward_params){ { rw_record_update_inside(w->opt) } }));
+    STATUS_OF("rw_backward_with", RW_ERR_REGION, ckpt_begin(t, "r"), rw_backward_with(t, w->loss, NULL));
     SILENT("rw_forward", RW_ERR_ARGUMENT, rw_forward(NULL, y, 1));
     STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, y, 0));
     STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, NULL, 1));
