@@ -427,10 +427,12 @@ static const struct {
     ROW(rw_monitor_values, loss_scale, use_monitor_values, 0, NULL, 0),
 };
 
-/* Structs that the library fills in, or an op's own function: their numbers have no defaults. */
+/* Structs that the library fills in, or an op's own function, or that a function makes: their numbers have no
+   defaults. */
 static const char *const results[] = { "rw_cost", "rw_op_cost", "rw_monitor_numbers", "rw_monitor_group_numbers",
                                        "rw_monitor_alert", "rw_monitor_site", "rw_nonfinite", "rw_prediction",
-                                       "rw_frontier_point", "rw_scaler_state", "rw_scaled_step", "ckpt_report" };
+                                       "rw_frontier_point", "rw_recorder", "rw_scaler_state", "rw_scaled_step",
+                                       "ckpt_report" };
 
 static void show(size_t row, double value, struct outcome *o)
 {

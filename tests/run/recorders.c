@@ -487,6 +487,25 @@ Test(recorders, a_backward_with_a_list_computes_what_calls_do)
     }
 }
 
+/* Another list in each step, of the same kinds. */
+Test(recorders, a_backward_with_another_list_is_planned_again)
+{
+    struct outcome o[2];
+    for (int by_list = 0; by_list < 2; by_list++) {
+        struct world x = world_open();
+        for (int s = 0; s < 4; s++) {
+            rw_optimizer *const opt = x.only[s % 2];
+            rw_zero_grad(x.b.ctx);
+            const rw_backward_params params = { { rw_record_update(opt) } };
+            if (by_list) cr_assert_eq(rw_backward_with(x.b.t, loss_of(&x, 1), &params), RW_OK);
+            else cr_assert_eq(rw_backward(x.b.t, loss_of(&x, 1)) || rw_optimizer_step(opt), RW_OK);
+            rw_tape_reset(x.b.t);
+        }
+        o[by_list] = outcome_of(&x);
+    }
+    same(&o[0], &o[1], "lists in turn");
+}
+
 /* A loss that is read before goes on to its backward: forward runs once. */
 Test(recorders, a_backward_with_a_list_continues_a_step)
 {
@@ -514,6 +533,7 @@ Test(recorders, a_backward_with_a_list_holds_no_object)
         if (round == 0) rw_optimizer_destroy(&x.only[1]);
         if (round == 1) rw_scaler_destroy(&x.s);
         if (round == 2) rw_delayed_scaling_destroy(&x.d);
+        cr_expect_eq(x.b.ctx->recorders == NULL, round < 3, "after %d", round);
         if (!x.only[1]) x.only[1] = optimizer_without(x.b.ctx, x.w);
         if (!x.s) cr_assert_eq(rw_scaler_create(&x.s, x.b.ctx, NULL), RW_OK);
         if (!x.d) cr_assert_eq(rw_delayed_scaling_create(&x.d, x.b.ctx, NULL), RW_OK);
