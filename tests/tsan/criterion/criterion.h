@@ -108,6 +108,11 @@ __attribute__((weak)) int tsan_failed;
 #define cr_expect_null(a, ...) TSAN_EXPECT((a) == NULL, #a " is NULL", __VA_ARGS__)
 #define cr_expect_not_null(a, ...) TSAN_EXPECT((a) != NULL, #a " is not NULL", __VA_ARGS__)
 #define cr_expect_str_eq(a, b, ...) TSAN_EXPECT(!strcmp(a, b), #a " is the text " #b, __VA_ARGS__)
+#define cr_log_info(...)                                      \
+    do {                                                      \
+        fprintf(stderr, __VA_ARGS__);                         \
+        fputc('\n', stderr);                                  \
+    } while (0)
 #define TSAN_SKIPPED 77
 #define cr_skip_test(...) exit(TSAN_SKIPPED)
 
