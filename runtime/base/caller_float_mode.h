@@ -17,7 +17,14 @@
 #include <fenv.h>
 #include <stdbool.h>
 
-#if defined(__x86_64__) && !defined(RW_CALLER_MODE_BY_FENV)
+#if defined(RW_CALLER_MODE_BY_FENV)
+#elif defined(__x86_64__)
+#define RW_CALLER_MODE_BY_MXCSR
+#elif defined(__aarch64__)
+#define RW_CALLER_MODE_BY_FPCR
+#endif
+
+#if defined(RW_CALLER_MODE_BY_MXCSR)
 #include <stdint.h>
 #include <xmmintrin.h>
 
@@ -49,6 +56,17 @@ static inline bool rw_mode_is_librarys(void)
 {
     return rw_mxcsr_is_normal(_mm_getcsr());
 }
+#elif defined(RW_CALLER_MODE_BY_FPCR)
+#include "base/aarch64_float_registers.h"
+
+struct rw_caller_mode {
+    struct rw_float_registers callers;
+};
+
+static inline bool rw_mode_is_librarys(void)
+{
+    return rw_fpcr() == RW_FPCR_NORMAL;
+}
 #else
 struct rw_caller_mode {
     bool changed;
@@ -69,7 +87,7 @@ void rw_caller_mode_give_back(const struct rw_caller_mode *mode);
 /* Sets the library's mode in this thread and clears raised exceptions. */
 void rw_library_mode_set(void);
 
-#if defined(__x86_64__) && !defined(RW_CALLER_MODE_BY_FENV)
+#if defined(RW_CALLER_MODE_BY_MXCSR)
 /* prints: the call may read or print numbers as text. */
 static inline void rw_caller_mode_enter(struct rw_caller_mode *mode, bool prints)
 {
@@ -82,6 +100,20 @@ static inline void rw_caller_mode_enter(struct rw_caller_mode *mode, bool prints
 static inline void rw_caller_mode_leave(const struct rw_caller_mode *mode)
 {
     if (__builtin_expect(mode->changed || _mm_getcsr() != mode->mxcsr, 0)) rw_caller_mode_give_back(mode);
+}
+#elif defined(RW_CALLER_MODE_BY_FPCR)
+static inline void rw_caller_mode_enter(struct rw_caller_mode *mode, bool prints)
+{
+    (void)prints; /* the C library prints by the same mode */
+    mode->callers = rw_float_registers_get();
+    if (__builtin_expect(mode->callers.fpcr != RW_FPCR_NORMAL, 0)) rw_library_mode_set();
+}
+
+static inline void rw_caller_mode_leave(const struct rw_caller_mode *mode)
+{
+    const struct rw_float_registers now = rw_float_registers_get();
+    if (__builtin_expect(now.fpcr != mode->callers.fpcr || now.fpsr != mode->callers.fpsr, 0))
+        rw_caller_mode_give_back(mode);
 }
 #else
 static inline void rw_caller_mode_enter(struct rw_caller_mode *mode, bool prints)

@@ -45,6 +45,17 @@ static bool is_x87_normal(void)
     return true;
 }
 
+#if defined(__aarch64__)
+static bool is_normal(void)
+{
+    return rw_fpcr() == RW_FPCR_NORMAL;
+}
+
+static void be_normal(void)
+{
+    rw_float_registers_set((struct rw_float_registers){ RW_FPCR_NORMAL, 0 });
+}
+#else
 static bool is_normal(void)
 {
     return false; /* C has no query for flushing to zero */
@@ -54,6 +65,7 @@ static void be_normal(void)
 {
     fesetenv(FE_DFL_ENV);
 }
+#endif
 
 unsigned rw_flush_enter(void)
 {
@@ -75,11 +87,20 @@ void rw_float_mode_enter(struct rw_float_mode *m)
 {
     m->changed = !is_normal();
     if (!m->changed) return;
+#if defined(__aarch64__)
+    m->callers = rw_float_registers_get();
+#else
     fegetenv(&m->callers);
+#endif
     be_normal();
 }
 
 void rw_float_mode_leave(const struct rw_float_mode *m)
 {
-    if (m->changed) fesetenv(&m->callers);
+    if (!m->changed) return;
+#if defined(__aarch64__)
+    rw_float_registers_set(m->callers);
+#else
+    fesetenv(&m->callers);
+#endif
 }

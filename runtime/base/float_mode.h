@@ -10,8 +10,16 @@
 #include <fenv.h>
 #include <stdbool.h>
 
+#if defined(__aarch64__)
+#include "base/aarch64_float_registers.h"
+#endif
+
 struct rw_float_mode {
+#if defined(__aarch64__)
+    struct rw_float_registers callers;
+#else
     fenv_t callers;
+#endif
     bool changed;
 };
 
@@ -26,7 +34,8 @@ void rw_float_mode_leave(const struct rw_float_mode *m);
 /*
  * Between the two, in the calling thread, subnormal results are flushed to 0; operands are not. For kernels whose
  * numbers underflow, on processors where an operation with a subnormal number takes a hundred times as long. Pass the
- * result of enter to leave. Only on x86-64; elsewhere subnormal numbers are fast, and stay.
+ * result of enter to leave. Only on x86-64; elsewhere subnormal numbers are fast, and stay. AArch64 could only flush
+ * operands together with results.
  */
 unsigned rw_flush_enter(void);
 void rw_flush_leave(unsigned before);

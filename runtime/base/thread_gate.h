@@ -5,9 +5,10 @@
  *     setter: store word (seq_cst); load sleepers (seq_cst), not 0: wake all
  *     waiter: sleepers++ (seq_cst); while (load word (seq_cst) == value) sleep unless the word has changed; sleepers--
  *
- * At least one of the two sees the other's store, on every processor, so no wake-up is lost. What the setter wrote
- * before is visible to the waiter after. Linux' futex(2) compares the word and sleeps atomically; elsewhere a condition
- * variable does.
+ * At least one of the two sees the other's store, on every processor, so no wake-up is lost. (On ARM64 these are STLR
+ * and LDAR, which keep their order; with a release and an acquire of C alone, LDAPR could pass the store.) What the
+ * setter wrote before is visible to the waiter after. Linux' futex(2) compares the word and sleeps atomically;
+ * elsewhere a condition variable does.
  */
 #ifndef RW_BASE_THREAD_GATE_H
 #define RW_BASE_THREAD_GATE_H

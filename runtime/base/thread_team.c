@@ -4,6 +4,16 @@
  * The caller stores the job, then sets the gates of the workers that have a share. Each decrements `pending` when it is
  * done, and the last one opens the caller's gate. A worker without a share is not woken and reads nothing of the job. A
  * worker closes its own gate before it decrements `pending`, so all gates are closed when the caller returns to them.
+ *
+ * Memory orders, for processors such as ARM64 that reorder loads and stores:
+ *   - The job is written before a gate is set, which is a release, and read after waiting there, which is an acquire.
+ *   - A worker closes its gate by a relaxed store. The next thread that writes the word is the caller. It has acquired
+ *     the worker's decrement of `pending`, which follows the store.
+ *   - `pending` and `arrived` change by read-modify-write operations with acquire and release, which form one release
+ *     sequence. So the last thread sees what all others wrote, and publishes it by setting a gate.
+ *   - A relaxed load of `round` is never too old: the thread has acquired the last change at the barrier before, or by
+ *     the job, which was given after that barrier. `arrived` is zero again before `round` is set.
+ *   - `spins` is a hint.
  */
 #include "base/thread_team.h"
 
