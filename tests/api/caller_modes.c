@@ -5,6 +5,7 @@
  * texts and files. It must give the same bytes under each mode, whether the mode is set before the first context,
  * between any two calls, or by a caller's kernel and rule. Each call must leave the mode unchanged.
  */
+#include "support/mode_register.h"
 #include "support/support.h"
 
 #include <rewind/rewind.h>
@@ -19,10 +20,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
-
 /* ---- modes ---- */
 
 enum { MODES = 20 }; /* four roundings, each with: nothing, results or operands flushed, both, all exceptions trapped */
@@ -30,29 +27,23 @@ enum { MODES = 20 }; /* four roundings, each with: nothing, results or operands 
 static void set_mode(int mode)
 {
     static const int rounding[] = { FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO };
-    fesetenv(FE_DFL_ENV);
+    mode_reset();
     if (mode < 0) return;
     fesetround(rounding[mode % 4]);
-#if defined(__x86_64__)
-    static const unsigned bits[] = { 0, 0x8000, 0x0040, 0x8040 };
-    if (mode / 4 < 4) _mm_setcsr(_mm_getcsr() | bits[mode / 4]);
-#endif
+    static const unsigned bits[] = MODE_REGISTER_BITS;
+    if (mode / 4 < 4) mode_register_add(bits[mode / 4]);
     if (mode / 4 == 4) feenableexcept(FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT);
 }
 
 /* The part of the mode that a caller can observe. */
 struct seen {
     int rounding, trapped, raised;
-    unsigned mxcsr;
+    unsigned mode_register;
 };
 
 static struct seen seen(void)
 {
-    struct seen s = { fegetround(), fegetexcept(), fetestexcept(FE_ALL_EXCEPT), 0 };
-#if defined(__x86_64__)
-    s.mxcsr = _mm_getcsr();
-#endif
-    return s;
+    return (struct seen){ fegetround(), fegetexcept(), fetestexcept(FE_ALL_EXCEPT), mode_register() };
 }
 
 static int mode = -1; /* mode of the calls; -1: the default of C */

@@ -10,6 +10,7 @@
  * and afterwards a step of the context must have its expected bytes. Each runs in a process of its own. A program
  * without Criterion: one function called in one of these ways is a test.
  */
+#include "support/mode_register.h"
 #include "support/support.h"
 
 #include <rewind/rewind.h>
@@ -23,10 +24,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 struct answer {
     rw_status status;
@@ -154,28 +151,24 @@ static void close_world(struct world *w)
 enum { MODES = 20 };
 struct mode {
     fenv_t env; /* saved as a caller's own function would do */
-    unsigned mxcsr;
+    unsigned mode_register;
 };
 
 static void get_mode(struct mode *m)
 {
     memset(m, 0, sizeof *m);
     fegetenv(&m->env);
-#if defined(__x86_64__)
-    m->mxcsr = _mm_getcsr();
-#endif
+    m->mode_register = mode_register();
 }
 
 static void set_mode(int mode)
 {
     static const int rounding[] = { FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO };
-    fesetenv(FE_DFL_ENV);
+    mode_reset();
     if (mode % 2) feraiseexcept(FE_UNDERFLOW | FE_INEXACT);
     fesetround(rounding[mode % 4]);
-#if defined(__x86_64__)
-    static const unsigned bits[] = { 0, 0x8000, 0x0040, 0x8040 };
-    if (mode / 4 < 4) _mm_setcsr(_mm_getcsr() | bits[mode / 4]);
-#endif
+    static const unsigned bits[] = MODE_REGISTER_BITS;
+    if (mode / 4 < 4) mode_register_add(bits[mode / 4]);
     if (mode / 4 == 4) feenableexcept(FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT);
 }
 
@@ -185,7 +178,7 @@ static bool is_mode(const struct mode *before)
     get_mode(&now);
 #if defined(__x86_64__)
     /* the rest of the x87 environment is the address of its last operation */
-    return now.mxcsr == before->mxcsr && now.env.__control_word == before->env.__control_word &&
+    return now.mode_register == before->mode_register && now.env.__control_word == before->env.__control_word &&
            (now.env.__status_word & 0x3f) == (before->env.__status_word & 0x3f);
 #else
     return !memcmp(&now, before, sizeof now);
@@ -328,7 +321,7 @@ static void in_modes(struct world *w, const struct call *c)
         set_mode(mode); /* fegetenv() may have masked the exceptions that it saved */
         c->call(w);
         const bool same = is_mode(&before);
-        fesetenv(FE_DFL_ENV);
+        mode_reset();
         char number[16];
         snprintf(number, sizeof number, "%d", mode);
         if (!same) fault("it leaves another mode than ", number);

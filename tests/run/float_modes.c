@@ -3,6 +3,7 @@
  * thread with C's default mode, with replays and without, for every number of threads. The caller's mode is unchanged
  * afterwards.
  */
+#include "support/mode_register.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -13,32 +14,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#define FLUSH 0x8040u /* flush-to-zero for operands and results */
-#else
-#define FLUSH 0u
-#endif
-
 enum { ROWS = 33, WIDTH = 128, LAYERS = 3, MODES = 4 };
 
 /* 0: the default of C. */
 static void set_mode(int mode)
 {
     static const int rounding[MODES] = { FE_TONEAREST, FE_UPWARD, FE_TOWARDZERO, FE_TONEAREST };
-    fesetenv(FE_DFL_ENV);
+    mode_reset();
     fesetround(rounding[mode]);
-#if defined(__x86_64__)
-    if (mode == 3) _mm_setcsr(_mm_getcsr() | FLUSH);
-#endif
+    if (mode == 3) mode_register_add(MODE_REGISTER_FLUSH);
 }
 
 static bool is_mode(int mode)
 {
     static const int rounding[MODES] = { FE_TONEAREST, FE_UPWARD, FE_TOWARDZERO, FE_TONEAREST };
-#if defined(__x86_64__)
-    if ((_mm_getcsr() & FLUSH) != (mode == 3 ? FLUSH : 0)) return false;
-#endif
+    if ((mode_register() & MODE_REGISTER_FLUSH) != (mode == 3 ? MODE_REGISTER_FLUSH : 0)) return false;
     return fegetround() == rounding[mode];
 }
 
