@@ -1,10 +1,10 @@
 /*
  * One vector type of fixed width for every instruction set: 64 bytes, which are 16 float lanes or 8 double lanes. GCC
- * lowers it to one AVX-512, two AVX2 or four SSE registers. The number of lanes is fixed, so a sum over lanes has the
- * same order on every machine.
+ * lowers it to one AVX-512, two AVX2, or four SSE or NEON registers. The number of lanes is fixed, so a sum over lanes
+ * has the same order on every machine.
  *
- * On x86-64 vector functions are SLEEF's (https://sleef.org), within 1 ulp, except exp and erf of float (vec_native.h).
- * Elsewhere they are SLEEF's scalar functions.
+ * On x86-64 and AArch64 vector functions are SLEEF's (https://sleef.org), within 1 ulp, except exp and erf of float
+ * (vec_native.h). Elsewhere they are SLEEF's scalar functions.
  */
 #ifndef RW_OPS_COMMON_VEC_H
 #define RW_OPS_COMMON_VEC_H
@@ -16,6 +16,19 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+/* The vectors of 16 bytes that every processor of the architecture has. */
+#if defined(__x86_64__)
+typedef __m128 vec_ps16;
+typedef __m128d vec_pd16;
+#define VEC_HAS_16
+#elif defined(__aarch64__)
+typedef float32x4_t vec_ps16;
+typedef float64x2_t vec_pd16;
+#define VEC_HAS_16
 #endif
 
 #define VF_LANES 16
@@ -323,6 +336,10 @@ VEC_INLINE vf vf_fma(vf a, vf b, vf c)
     z.h[0] = _mm256_fmadd_ps(x.h[0], y.h[0], z.h[0]);
     z.h[1] = _mm256_fmadd_ps(x.h[1], y.h[1], z.h[1]);
     return z.v;
+#elif defined(__aarch64__)
+    union { vf v; float32x4_t q[4]; } x = { a }, y = { b }, z = { c };
+    for (int i = 0; i < 4; i++) z.q[i] = vfmaq_f32(z.q[i], x.q[i], y.q[i]);
+    return z.v;
 #else
     return a * b + c;
 #endif
@@ -406,18 +423,18 @@ VEC_INLINE float vf_max_lane(vf x)
         u.h[1] = Sleef_##name##d4_u10(u.h[1]);                   \
         return u.v;                                              \
     }
-#elif defined(__x86_64__)
+#elif defined(VEC_HAS_16)
 #define VEC_FLOAT(name)                                          \
     VEC_INLINE vf vf_##name(vf x)                                \
     {                                                            \
-        union { vf v; __m128 q[4]; } u = { x };                  \
+        union { vf v; vec_ps16 q[4]; } u = { x };                \
         for (int i = 0; i < 4; i++) u.q[i] = Sleef_##name##f4_u10(u.q[i]); \
         return u.v;                                              \
     }
 #define VEC_DOUBLE(name)                                         \
     VEC_INLINE vd vd_##name(vd x)                                \
     {                                                            \
-        union { vd v; __m128d q[4]; } u = { x };                 \
+        union { vd v; vec_pd16 q[4]; } u = { x };                \
         for (int i = 0; i < 4; i++) u.q[i] = Sleef_##name##d2_u10(u.q[i]); \
         return u.v;                                              \
     }

@@ -30,15 +30,20 @@ typedef __m256d native_pd;
 #define NATIVE_SQRT_PD _mm256_sqrt_pd
 #else
 #define NATIVE_BYTES 16
-#if defined(__x86_64__)
-typedef __m128 native_ps;
-typedef __m128d native_pd;
+#if defined(VEC_HAS_16)
+typedef vec_ps16 native_ps;
+typedef vec_pd16 native_pd;
 #define NATIVE_PS(name) Sleef_##name##f4_u10
 #define NATIVE_PD(name) Sleef_##name##d2_u10
+#endif
+#if defined(__x86_64__)
 #define NATIVE_MAX_PS _mm_max_ps
 #define NATIVE_MIN_PS _mm_min_ps
 #define NATIVE_SQRT_PS _mm_sqrt_ps
 #define NATIVE_SQRT_PD _mm_sqrt_pd
+#elif defined(__aarch64__)
+#define NATIVE_SQRT_PS vsqrtq_f32
+#define NATIVE_SQRT_PD vsqrtq_f64
 #endif
 #endif
 
@@ -93,6 +98,8 @@ VEC_INLINE nf nf_fma(nf a, nf b, nf c)
     return (nf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(RW_ISA_IS_V3)
     return (nf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (nf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
@@ -104,6 +111,8 @@ VEC_INLINE nd nd_fma(nd a, nd b, nd c)
     return (nd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 #elif defined(RW_ISA_IS_V3)
     return (nd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(__aarch64__)
+    return (nd)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
 #else
     return a * b + c;
 #endif
@@ -330,7 +339,8 @@ VEC_INLINE void nf_stream(void *p, rw_dtype dtype, int64_t i, nf x)
 #endif
 }
 
-/* Required after the last nf_stream(). */
+/* Required after the last nf_stream(): a release does not order non-temporal stores of x86-64. Elsewhere nf_stream()
+   stores as nf_put(). */
 VEC_INLINE void nf_fence(void)
 {
 #if defined(__x86_64__)
@@ -338,7 +348,30 @@ VEC_INLINE void nf_fence(void)
 #endif
 }
 
-#if defined(__x86_64__)
+/* a > b ? a : b and a < b ? a : b, so that a NaN in b is kept. */
+#if defined(NATIVE_MAX_PS)
+VEC_INLINE nf nf_larger(nf a, nf b)
+{
+    return (nf)NATIVE_MAX_PS((native_ps)a, (native_ps)b);
+}
+
+VEC_INLINE nf nf_smaller(nf a, nf b)
+{
+    return (nf)NATIVE_MIN_PS((native_ps)a, (native_ps)b);
+}
+#else
+VEC_INLINE nf nf_larger(nf a, nf b)
+{
+    return nf_select((ni)(a > b), a, b);
+}
+
+VEC_INLINE nf nf_smaller(nf a, nf b)
+{
+    return nf_select((ni)(a < b), a, b);
+}
+#endif
+
+#if defined(NATIVE_PS)
 #define NATIVE_FLOAT(name)                                       \
     VEC_INLINE nf nf_##name(nf x)                                \
     {                                                            \
@@ -349,17 +382,6 @@ VEC_INLINE void nf_fence(void)
     {                                                            \
         return (nd)NATIVE_PD(name)((native_pd)x);                \
     }
-
-/* a > b ? a : b and a < b ? a : b, so that a NaN in b is kept. */
-VEC_INLINE nf nf_larger(nf a, nf b)
-{
-    return (nf)NATIVE_MAX_PS((native_ps)a, (native_ps)b);
-}
-
-VEC_INLINE nf nf_smaller(nf a, nf b)
-{
-    return (nf)NATIVE_MIN_PS((native_ps)a, (native_ps)b);
-}
 
 VEC_INLINE nf nf_sqrt(nf x)
 {
@@ -393,16 +415,6 @@ VEC_INLINE nd nd_pow(nd x, nd y)
         for (int i = 0; i < ND_LANES; i++) x[i] = Sleef_##name##_u10(x[i]); \
         return x;                                                \
     }
-
-VEC_INLINE nf nf_larger(nf a, nf b)
-{
-    return nf_select((ni)(a > b), a, b);
-}
-
-VEC_INLINE nf nf_smaller(nf a, nf b)
-{
-    return nf_select((ni)(a < b), a, b);
-}
 
 VEC_INLINE nf nf_sqrt(nf x)
 {

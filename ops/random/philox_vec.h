@@ -40,6 +40,8 @@ VEC_INLINE philox_lanes philox_multiply(philox_lanes a, uint32_t b)
     return (philox_lanes)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(b));
 #elif defined(__x86_64__)
     return (philox_lanes)_mm_mul_epu32((__m128i)a, _mm_set1_epi64x(b));
+#elif defined(__aarch64__)
+    return (philox_lanes)vmull_u32(vmovn_u64((uint64x2_t)a), vdup_n_u32(b)); /* NEON has no product of 64 bits */
 #else
     return (a & 0xffffffffu) * b;
 #endif

@@ -158,6 +158,9 @@ VEC_INLINE void sincospi(nd x, nd *ret_sin, nd *ret_cos)
 #elif defined(__x86_64__)
     const Sleef___m128d_2 r = Sleef_sincospid2_u05((__m128d)x);
     *ret_sin = (nd)r.x, *ret_cos = (nd)r.y;
+#elif defined(__aarch64__)
+    const Sleef_float64x2_t_2 r = Sleef_sincospid2_u05((float64x2_t)x);
+    *ret_sin = (nd)r.x, *ret_cos = (nd)r.y;
 #else
     for (int i = 0; i < ND_LANES; i++) {
         const Sleef_double2 r = Sleef_sincospi_u05(x[i]);
