@@ -51,16 +51,26 @@ static bool says(const char *line, const char *key, char *text, size_t size)
     return true;
 }
 
+#if defined(__aarch64__)
+#define BASE "NEON"
+#define FAMILY "CPU implementer" /* Linux has numbers instead of names */
+#define MODEL "CPU part"
+#else
+#define BASE "base"
+#define FAMILY "cpu family"
+#define MODEL "model"
+#endif
+
 /* Describes the first processor and the kernels that run on it. Virtual machines may use one name for all processors of
    a maker, so family and model are included. */
 static void cpu_describe(void *state, char *text, size_t size)
 {
-    static const char *const isa[] = { [RW_ISA_BASE] = "base", [RW_ISA_V3] = "v3", [RW_ISA_V4] = "v4" };
+    static const char *const isa[] = { [RW_ISA_BASE] = BASE, [RW_ISA_V3] = "v3", [RW_ISA_V4] = "v4" };
     char line[256], name[160] = "unnamed", family[16] = "", model[16] = "", which[64] = "";
     FILE *const info = fopen("/proc/cpuinfo", "re");
     while (info && fgets(line, sizeof line, info) && *line != '\n') {
-        if (says(line, "model name", name, sizeof name) || says(line, "cpu family", family, sizeof family)) continue;
-        says(line, "model", model, sizeof model);
+        if (says(line, "model name", name, sizeof name) || says(line, FAMILY, family, sizeof family)) continue;
+        says(line, MODEL, model, sizeof model);
     }
     if (info) fclose(info);
     if (*family && *model) snprintf(which, sizeof which, " (family %s, model %s)", family, model);
