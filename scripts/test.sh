@@ -9,7 +9,8 @@
 #   scripts/test.sh --full     all of that, metamorphic sessions for ten minutes instead of one
 #                              (REWIND_METAMORPHIC_SECONDS), all suites under sanitizers, CUDA kernels for every
 #                              architecture and by CUDA 12, more of them as compiled PTX, and suites once more over
-#                              everything of which they otherwise test a sample: an hour and a half more
+#                              everything of which they otherwise test a sample; the build for ARM64 and its suites
+#                              under an emulator: an hour and a half more
 #   scripts/test.sh --tsan     all suites, and two contexts in two threads, under ThreadSanitizer as well
 #   scripts/test.sh --valgrind all suites and that program under Valgrind as well
 #
@@ -154,6 +155,23 @@ optional() {
     status=$?
     if [ "$status" -eq 77 ]; then skip "$name" "$(tail -1 "$log")"
     else verdict "$name" "$status" $((SECONDS - began)); fi
+}
+
+# script NAME COMMAND...: a program whose last line has counts as this one's; one without them is a single test, and
+# status 77 as in optional()
+script() {
+    local name=$1 began=$SECONDS status ok bad left_out counts
+    shift
+    limited "$@" >"$log" 2>&1
+    status=$?
+    counts=$(tail -1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p')
+    if [ "$status" -eq 77 ]; then skip "$name" "$(tail -1 "$log")"
+    elif [ "$status" -ne 0 ] || [ -z "$counts" ]; then verdict "$name" 1
+    else
+        read -r ok bad left_out <<<"$counts"
+        passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left_out))
+        echo "ok      $name ($ok tests$([ "$left_out" -eq 0 ] || echo ", $left_out skipped"), $((SECONDS - began)) s)"
+    fi
 }
 
 # suite NAME COMMAND...: a Criterion program; counts its tests. One that crashes or runs no test counts as a failure,
@@ -458,6 +476,12 @@ full_products() {
     later part_of_suite "fuzz, 10000 programs" 'fuzz/random*' env REWIND_FUZZ_PROGRAMS=10000 "$dir/fuzz"
 }
 
+# What has the same bytes on every processor (scripts/arm64.sh compares, too)
+platform_bytes() {
+    "$REWIND_BUILD/tests/platform_bytes" >"$log.bytes" &&
+        diff "$log.bytes" "$rewind_root/tests/whole/platform_bytes.txt"
+}
+
 # A line of code has at most 120 columns. Exits with status 77 if Git is not available to list the files.
 columns() (
     cd "$rewind_root" || exit
@@ -495,6 +519,7 @@ programs() {
     [ -z "$full" ] || later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
     [ -z "$full" ] || later check "mutated sources compile" "$rewind_root/scripts/mutation.sh" --compile
     [ -z "$full" ] || later optional "Debian packages" "$rewind_root/scripts/debian.sh"
+    [ -z "$full" ] || later script "ARM64 under an emulator" "$rewind_root/scripts/arm64.sh"
     later optional "machine code of the CUDA kernels" \
         python3 "$rewind_root/tests/tools/machine_code.py" "$REWIND_BUILD"
     later check "examples: there are some" test -s "$REWIND_BUILD/examples/examples.txt"
@@ -529,6 +554,7 @@ main() {
     check "each text of the simulator is executed as PTX, or is host code" simulator_texts
     check "each mutation has its place" "$rewind_root/tests/mutation/campaign.py" check
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
+    check "bytes that all processors share" platform_bytes
     metamorphic
     [ -z "$full" ] || full_products
     if [ -z "$quick" ]; then
