@@ -22,12 +22,13 @@ Test(mode_by_fenv, is_put_aside)
 {
     static const int rounding[] = { FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO };
     for (int i = 0; i < 16; i++) {
-        const int traps = i / 4 % 2 ? FE_DIVBYZERO | FE_INVALID : 0, raised = i / 8 ? FE_OVERFLOW : 0;
+        const int requested = i / 4 % 2 ? FE_DIVBYZERO | FE_INVALID : 0, raised = i / 8 ? FE_OVERFLOW : 0;
         struct rw_caller_mode outer, inner;
         fesetenv(FE_DFL_ENV);
         fesetround(rounding[i % 4]);
         feraiseexcept(raised);
-        feenableexcept(traps);
+        feenableexcept(requested);
+        const int traps = fegetexcept(); /* none on an ARM64 processor that does not trap */
         rw_caller_mode_enter(&outer, true);
         expect_default();
         fesetround(FE_UPWARD); /* as a kernel of the caller's may do */

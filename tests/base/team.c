@@ -6,6 +6,7 @@
 #include "base/thread_team.h"
 
 #include "base/cores.h"
+#include "support/mode_register.h"
 
 #include <rewind/context.h>
 
@@ -286,17 +287,20 @@ Test(team, two_callers_at_once_and_their_threads_end_with_them, .timeout = 900)
 static void leave_another_mode(void *of, int thread, int threads)
 {
     if (thread) fesetround(FE_DOWNWARD);
+    if (thread) mode_register_add(MODE_REGISTER_FLUSH);
     if (thread) feenableexcept(FE_INEXACT | FE_DIVBYZERO);
 }
 
-/* An inexact result stops a thread whose exceptions are not masked, and has other bytes if the thread rounds upward. */
+/* An inexact result stops a thread whose exceptions are not masked, and has other bytes if the thread rounds upward.
+   Half of the least normal number is 0 if results are flushed. */
 static void divide(void *of, int thread, int threads)
 {
-    static volatile float one = 1, three = 3, zero = 0;
+    static volatile float one = 1, three = 3, zero = 0, least = 0x1p-126f;
     float *const got = of;
     if (!thread) return;
     const float third = one / three, infinite = one / zero;
-    got[thread] = fegetround() == FE_TONEAREST && infinite > 1 ? third : 0;
+    const volatile float half = least / 2;
+    got[thread] = fegetround() == FE_TONEAREST && infinite > 1 && half * 0x1p126f == 0.5f ? third : 0;
 }
 
 Test(team, every_job_begins_in_the_normal_mode)
@@ -304,6 +308,7 @@ Test(team, every_job_begins_in_the_normal_mode)
     float got[3];
     fesetround(FE_UPWARD);
     feenableexcept(FE_INEXACT | FE_DIVBYZERO);
+    const int traps = fegetexcept(); /* none on an ARM64 processor that does not trap */
     cr_assert_eq(rw_team_ready(3), RW_OK); /* threads inherit the mode of the thread that starts them */
     for (int i = 0; i < 100; i++) {
         memset(got, 0, sizeof got);
@@ -313,7 +318,7 @@ Test(team, every_job_begins_in_the_normal_mode)
         rw_team_run(1 + i % 3, leave_another_mode, NULL);
     }
     cr_expect_eq(fegetround(), FE_UPWARD, "the caller's own was changed");
-    cr_expect_eq(fegetexcept(), FE_INEXACT | FE_DIVBYZERO);
+    cr_expect_eq(fegetexcept(), traps);
     fesetenv(FE_DFL_ENV);
 }
 

@@ -58,10 +58,14 @@ static inline int test_steps(int all, int few)
 
 /* Call it first in a test that restricts the CPU's kernels, and oneDNN, to the code for processors without AVX-512.
    Each test is a process of its own, in which no code has been selected yet. */
+#if defined(__x86_64__)
 #define BY_CODE_FOR_AVX2()                                              \
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");     \
     setenv("REWIND_ISA", "v3", 1);                                      \
     setenv("DNNL_MAX_CPU_ISA", "AVX2", 1)
+#else
+#define BY_CODE_FOR_AVX2() cr_skip_test("of x86-64")
+#endif
 
 /* Makes runs start as if cores were busy: small nodes run in one thread, with the workspace that was planned for
    all. */

@@ -1,10 +1,12 @@
 /*
- * The part of Criterion's interface that the suites use, for ThreadSanitizer, under which Criterion's own processes do
- * not start. Each test runs in a fork of the program; the output is TAP. Only the -Dtsan_suites build includes this.
+ * The part of Criterion's interface that the suites use, for ThreadSanitizer and qemu-user, under which Criterion's own
+ * processes do not start. Each test runs in a fork of the program; the output is TAP. --filter SUITE/NAME selects tests
+ * by a pattern of fnmatch(3); others count as skipped, as in Criterion. Only the -Dtsan_suites build includes this.
  */
 #ifndef RW_TESTS_TSAN_CRITERION_H
 #define RW_TESTS_TSAN_CRITERION_H
 
+#include <fnmatch.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -130,17 +132,28 @@ static void tsan_run(const struct tsan_test *t)
     exit(tsan_failed);
 }
 
+static bool tsan_is_selected(const struct tsan_test *t, int argc, char **argv)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s/%s", t->suite, t->name);
+    for (int i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], "--filter") && fnmatch(argv[i + 1], name, FNM_EXTMATCH)) return false;
+    return true;
+}
+
 /* One test per process, as in Criterion: changes of the environment end with the test. */
-__attribute__((weak)) int main(void)
+__attribute__((weak)) int main(int argc, char **argv)
 {
     int n = 0, failures = 0;
     for (const struct tsan_test *t = tsan_tests; t; t = t->next) {
+        const bool selected = tsan_is_selected(t, argc, argv);
         fflush(NULL);
-        const pid_t child = fork();
-        if (!child) tsan_run(t);
-        int status = 1;
+        const pid_t child = selected ? fork() : 0;
+        if (selected && !child) tsan_run(t);
+        int status = selected ? 1 : 0;
         if (child > 0) waitpid(child, &status, 0);
-        const bool skipped = WIFEXITED(status) && WEXITSTATUS(status) == TSAN_SKIPPED, bad = status && !skipped;
+        const bool skipped = !selected || (WIFEXITED(status) && WEXITSTATUS(status) == TSAN_SKIPPED);
+        const bool bad = status && !skipped;
         failures += bad;
         printf("%s %d - %s::%s%s\n", bad ? "not ok" : "ok", ++n, t->suite, t->name, skipped ? " # SKIP" : "");
     }
