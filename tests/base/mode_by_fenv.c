@@ -22,11 +22,12 @@ Test(mode_by_fenv, is_put_aside)
 {
     static const int rounding[] = { FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO };
     for (int i = 0; i < 16; i++) {
-        const int requested = i / 4 % 2 ? FE_DIVBYZERO | FE_INVALID : 0, raised = i / 8 ? FE_OVERFLOW : 0;
+        const int requested = i / 4 % 2 ? FE_DIVBYZERO | FE_INVALID : 0;
         struct rw_caller_mode outer, inner;
         fesetenv(FE_DFL_ENV);
         fesetround(rounding[i % 4]);
-        feraiseexcept(raised);
+        feraiseexcept(i / 8 ? FE_OVERFLOW : 0);
+        const int raised = fetestexcept(FE_ALL_EXCEPT); /* on some processors FE_INEXACT, too */
         feenableexcept(requested);
         const int traps = fegetexcept(); /* none on an ARM64 processor that does not trap */
         rw_caller_mode_enter(&outer, true);
@@ -42,7 +43,9 @@ Test(mode_by_fenv, is_put_aside)
         fesetenv(FE_DFL_ENV);
         cr_expect_eq(round, rounding[i % 4]);
         cr_expect_eq(trapped, traps);
-        cr_expect_eq(seen & FE_OVERFLOW, raised);
-        cr_expect_eq(seen & (FE_INEXACT | FE_UNDERFLOW), raised & (FE_INEXACT | FE_UNDERFLOW));
+        for (int k = 0; k < 3; k++) {
+            const int exception = (const int[]){ FE_OVERFLOW, FE_UNDERFLOW, FE_INEXACT }[k];
+            cr_expect_eq(seen & exception, raised & exception);
+        }
     }
 }
