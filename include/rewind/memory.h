@@ -77,7 +77,7 @@ RW_API rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost);
 /**
  * Starts a timer for the calls until rw_timer_end(), on the device's queue: device time, without the time by which the
  * host runs ahead. One timer at a time per context.
- * @return RW_OK; RW_ERR_ARGUMENT for NULL; RW_ERR_DEVICE.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL; RW_ERR_MEMORY; RW_ERR_DEVICE.
  */
 RW_API rw_status rw_timer_begin(rw_context *ctx);
 

@@ -252,6 +252,7 @@ static void free_params(rw_context *ctx)
 /* Frees a context that has no users. */
 static void free_context(rw_context *ctx)
 {
+    rw_extensions_destroy(&ctx->extensions, ctx);
     rw_runs_finish(ctx);
     if (ctx->plans) rw_plan_cache_finish(ctx->plans);
     rw_free(ctx->plans);

@@ -20,7 +20,11 @@ rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
     ret_memory->runs = ctx->pool->n_stopped;
     ret_memory->waiting = rw_runs_waiting(ctx);
     ret_memory->plans = ctx->plans->bytes;
-    for (const rw_tape *t = ctx->tapes; t; t = t->next) ret_memory->tape += tape_bytes(t);
+    rw_extensions_report(&ctx->extensions, ret_memory);
+    for (const rw_tape *t = ctx->tapes; t; t = t->next) {
+        ret_memory->tape += tape_bytes(t);
+        rw_extensions_report(&t->extensions, ret_memory);
+    }
     ret_memory->tables = rw_tables_bytes(ctx);
     if (ctx->device->library_bytes) ret_memory->library = ctx->device->library_bytes(ctx->device_state);
     return ctx->device->used ? ctx->device->used(ctx->device_state, &ret_memory->device) : RW_OK;

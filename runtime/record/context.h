@@ -1,17 +1,16 @@
 /*
- * A context: its device, its tables (ops, layouts, names, call sites), its parameters, its error. It also holds
- * pointers to objects of later passes, such as plans and arenas, for their owners; record/ includes nothing of them.
+ * A context: its device, its tables (ops, layouts, names, call sites), its parameters, its error. What only one feature
+ * or a later pass needs is an extension (extension.h), so record/ includes nothing of them.
  */
 #ifndef RW_RECORD_CONTEXT_H
 #define RW_RECORD_CONTEXT_H
 
 #include "device/device.h"
 #include "record/api_entry.h"
+#include "record/extension.h"
 #include "record/layout.h"
 #include "record/names.h"
 #include "record/node.h"
-
-#include <rewind/memory.h>
 
 #define RW_MESSAGE_MAX 1024
 #define RW_KEPT 64
@@ -88,10 +87,9 @@ struct rw_context {
     bool tells_dropped_effects; /* REWIND_DEBUG=effects: a reset that drops effects is an error */
     size_t n_dropped_effects;   /* of resets: effects.c */
     rw_site first_dropped_effect;
-    bool timer_runs;        /* rw_timer_begin() */
-    double timer_begin;     /* microseconds of the host's clock */
     enum rw_verify_mode verify; /* REWIND_VERIFY */
     const struct rw_upward *up;
+    struct rw_extensions extensions;
 
     rw_status status; /* the first error, RW_OK if there is none */
     char message[RW_MESSAGE_MAX];

@@ -25,6 +25,7 @@ void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark)
     t->n_amaxes = mark->amaxes;
     t->key.n = mark->words;
     t->key.hash = mark->hash;
+    rw_extensions_cut(&t->extensions, t);
 }
 
 void rw_tape_rollback(rw_tape *t, const struct rw_tape_mark *mark)

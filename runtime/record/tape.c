@@ -45,9 +45,11 @@ rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx)
     t->link = &ctx->tapes;
     if (t->next) t->next->link = &t->next;
     ctx->tapes = t;
-    const rw_status status = set_first_policy(t);
+    rw_status status = set_first_policy(t);
+    if (!status && !rw_extensions_open(&ctx->extensions, t))
+        status = rw_fail(ctx, RW_ERR_MEMORY, "rw_tape_create: out of memory");
     if (status) {
-        rw_tape_destroy(&t);
+        rw_tape_release(t); /* without a reset: some extensions may not know it */
         return status;
     }
     *ret_tape = t;
@@ -95,6 +97,8 @@ static void rest_values(rw_tape *t, size_t used)
 static void end_step(rw_tape *t)
 {
     t->ctx->up->reset(t);
+    rw_extensions_reset(&t->extensions, t);
+    rw_extensions_reset(&t->ctx->extensions, t);
     t->step++;
     if (t->n_values > t->most_values) t->most_values = t->n_values;
     t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;
@@ -191,6 +195,7 @@ void rw_tape_release(rw_tape *t)
     rw_context *const ctx = t->ctx;
     if (--t->n_users) return;
     ctx->up->gone(t);
+    rw_extensions_destroy(&t->extensions, ctx);
     *t->link = t->next;
     if (t->next) t->next->link = t->link;
     leave_values(t);
@@ -201,7 +206,7 @@ void rw_tape_release(rw_tape *t)
     void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->seen,      t->tickets,
                              t->ticket_blocks,
                              t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
-                             t->out_desc, t->wide,    t->drawn_by, t->policy_spec, t->roots,
+                             t->out_desc, t->wide,    t->policy_spec, t->roots,
                              t->recipes, t->casts,    t->cast_of,  t->amaxes, t->key.words, t->requested };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);

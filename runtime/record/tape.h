@@ -91,6 +91,7 @@ struct rw_tape {
     rw_tape *next, **link; /* in the context's list */
     size_t n_users; /* users: itself, until rw_tape_destroy(), and its graphs; the last one frees it */
     uint64_t step; /* counts resets, to distinguish leaves of this step from those of earlier ones */
+    struct rw_extensions extensions;
 
     struct rw_node *nodes;
     size_t n_nodes, cap_nodes;

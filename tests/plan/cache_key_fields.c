@@ -2,7 +2,7 @@
  * A plan's key compared with the definitions of the structs on which a plan depends: each field is changed in turn, and
  * the key must change with it, or the field is in the list of those on which no plan depends, with the reason. The
  * fields come from the headers (tests/tools/generate_struct_fields.py), so a new one fails here until it is classified.
- * The same for a point of a recording and its comparison.
+ * The same for a point of a recording and its comparison, and for the extensions of contexts and tapes by their names.
  */
 #define RW_VARIANT /* of the tests: words are kept */
 #include "plan/cache.h"
@@ -45,9 +45,11 @@ static const struct {
     { "rw_param", "bytes numel", "follow from types and layout" },
     { "rw_store_place", "fns path given measured rate", "change with the serial" },
     { "rw_context", "kind device device_state planning plan_only up", "the same for the life of the context" },
+    { "rw_context", "extensions", "by their names, see rw_extension" },
+    { "rw_extension", "timer", "no plan depends on it" },
     { "rw_context", "store", "by its serial, see rw_store_place" },
     { "rw_context", "generator", "tickets are read when a plan runs" },
-    { "rw_context", "eager strict_policy orders verify timer_runs timer_begin attach", "how a plan runs, not which" },
+    { "rw_context", "eager strict_policy orders verify attach", "how a plan runs, not which" },
     { "rw_context", "edge status message error_stays", "nothing is planned then" },
     { "rw_context", "ops n_ops cap_ops op_hash op_hash_size", "an op keeps its index, which nodes have" },
     { "rw_context", "names sites n_sites cap_sites site_hash site_hash_size files known_sites known_files n_tapes_gone",
@@ -327,6 +329,7 @@ Test(cache_key_fields, each_is_part_of_the_key_or_no_plan_depends_on_it)
         OBJECT(rw_held, w.b.t->held[0], key_of_request),
         OBJECT(rw_store_place, ctx->store, key_of_request),
         OBJECT(rw_context, *ctx, key_of_request),
+        OBJECT(rw_extension, *ctx, key_of_request),
         OBJECT(rw_tape_point, point, key_of_point),
     };
     size_t walked = 0;

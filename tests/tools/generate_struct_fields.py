@@ -3,6 +3,7 @@
 
     generate_struct_fields.py OUTPUT NAME=HEADER...
                      NAME: a tag ("rw_node"), or with "typedef:" a type ("typedef:rw_layout")
+                     extensions=DIRECTORY: the names of all descriptors in its sources, as fields of "rw_extension"
     generate_struct_fields.py OUTPUT doubles INCLUDE_DIRECTORY
                      only the double and float members of all structs that the public headers define: one row each,
                      the struct and the member
@@ -96,6 +97,14 @@ def doubles(directory):
     return rows
 
 
+def extensions(directory):
+    """The name in each descriptor of runtime/record/extension.h."""
+    for folder, _, names in sorted(os.walk(directory)):
+        for name in sorted(n for n in names if n.endswith('.c')):
+            with open(os.path.join(folder, name)) as f:
+                yield from re.findall(r'struct rw_extension \w+ = \{\s*\.name = "(\w+)"', f.read())
+
+
 def main():
     if sys.argv[2] == 'doubles':
         with open(sys.argv[1], 'w') as f:
@@ -104,6 +113,9 @@ def main():
     rows, functions = [], []
     for argument in sys.argv[2:]:
         name, header = argument.split('=')
+        if name == 'extensions':
+            rows += [f'    {{ "rw_extension", "{e}", NULL }},' for e in extensions(header)]
+            continue
         with open(header) as f:
             kind, bare, body = body_of(without_comments(f.read()), name)
         for field, type_of, array in fields(body):
