@@ -224,9 +224,9 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     if (status) return status;
     ctx->eager = is_set("REWIND_EAGER") && !ctx->plan_only;
     ctx->orders = names("REWIND_DEBUG", "order");
-    ctx->tells_dropped_effects = names("REWIND_DEBUG", "effects");
     if (!ctx->plan_only) ctx->verify = verify_mode_of(secure_getenv("REWIND_VERIFY"));
-    status = set_dump(ctx);
+    status = names("REWIND_DEBUG", "effects") ? rw_effects_refuse_drops(ctx) : RW_OK;
+    if (!status) status = set_dump(ctx);
     if (!status && !ctx->plan_only) status = attach_all(ctx);
     if (status) return not_created(ctx, status);
     if (is_set("REWIND_OFFLOAD")) rw_context_set_offload(ctx, &(rw_offload){ .path = secure_getenv("REWIND_OFFLOAD") });

@@ -84,9 +84,6 @@ struct rw_context {
     bool eager; /* REWIND_EAGER=1 */
     bool strict_policy; /* a name in a policy that matches nothing is an error */
     bool orders; /* REWIND_DEBUG=order: record/arg_eval_order_check.h checks every node */
-    bool tells_dropped_effects; /* REWIND_DEBUG=effects: a reset that drops effects is an error */
-    size_t n_dropped_effects;   /* of resets: effects.c */
-    rw_site first_dropped_effect;
     enum rw_verify_mode verify; /* REWIND_VERIFY */
     const struct rw_upward *up;
     struct rw_extensions extensions;

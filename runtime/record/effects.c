@@ -3,9 +3,33 @@
  * op). Whether a value is computed and whether an effect has happened are separate questions, and this file answers the
  * second one: each effect happens once per recorded step, and effects that a reset drops are counted.
  */
+#include "base/alloc.h"
 #include "record/tape.h"
 
 #include <rewind/tape.h>
+
+/* Of a context: made with the first effect that is recorded, so that a reset needs no memory to count it. */
+struct dropped {
+    size_t n;
+    rw_site first;
+    bool is_error; /* REWIND_DEBUG=effects */
+};
+
+static struct rw_extension dropped_extension = { .name = "dropped_effects", .size = sizeof(struct dropped) };
+
+bool rw_tape_reserve_effect(rw_tape *t)
+{
+    return rw_grow(&t->effects, &t->cap_effects, t->n_effects, 1, sizeof *t->effects) &&
+           rw_extension_make(&t->ctx->extensions, &dropped_extension);
+}
+
+rw_status rw_effects_refuse_drops(rw_context *ctx)
+{
+    struct dropped *const d = rw_extension_make(&ctx->extensions, &dropped_extension);
+    if (!d) return RW_ERR_MEMORY;
+    d->is_error = true;
+    return RW_OK;
+}
 
 static rw_site site_of(const rw_tape *t, const struct rw_effect *e)
 {
@@ -26,20 +50,21 @@ size_t rw_tape_pending_effects(const rw_tape *t, rw_site *ret_first)
 size_t rw_context_dropped_effects(const rw_context *ctx, rw_site *ret_first)
 {
     RW_LOOKS_ONLY;
-    if (ctx && ctx->n_dropped_effects && ret_first) *ret_first = ctx->first_dropped_effect;
-    return ctx ? ctx->n_dropped_effects : 0;
+    const struct dropped *const d = ctx ? rw_extension_find(&ctx->extensions, &dropped_extension) : NULL;
+    if (d && d->n && ret_first) *ret_first = d->first;
+    return d ? d->n : 0;
 }
 
 void rw_tape_drop_effects(rw_tape *t)
 {
-    rw_context *const ctx = t->ctx;
+    struct dropped *const d = rw_extension_find(&t->ctx->extensions, &dropped_extension);
     rw_site first;
     const size_t pending = rw_tape_pending_effects(t, &first);
     if (!pending) return;
-    if (!ctx->n_dropped_effects) ctx->first_dropped_effect = first;
-    ctx->n_dropped_effects += pending;
-    if (ctx->tells_dropped_effects)
-        rw_fail(ctx, RW_ERR_MODIFIED, "rw_tape_reset or rw_tape_destroy: expected no pending effect, got %zu, the "
+    if (!d->n) d->first = first;
+    d->n += pending;
+    if (d->is_error)
+        rw_fail(t->ctx, RW_ERR_MODIFIED, "rw_tape_reset or rw_tape_destroy: expected no pending effect, got %zu, the "
                 "first recorded at %s:%d; call rw_backward(), rw_eval() or rw_eval_effects() first", pending,
                 first.file, first.line);
 }

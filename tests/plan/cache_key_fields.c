@@ -46,7 +46,7 @@ static const struct {
     { "rw_store_place", "fns path given measured rate", "change with the serial" },
     { "rw_context", "kind device device_state planning plan_only up", "the same for the life of the context" },
     { "rw_context", "extensions", "by their names, see rw_extension" },
-    { "rw_extension", "timer", "no plan depends on it" },
+    { "rw_extension", "timer dropped_effects", "no plan depends on it" },
     { "rw_context", "store", "by its serial, see rw_store_place" },
     { "rw_context", "generator", "tickets are read when a plan runs" },
     { "rw_context", "eager strict_policy orders verify attach", "how a plan runs, not which" },
@@ -60,7 +60,6 @@ static const struct {
       "no plan depends on them" },
     { "rw_context", "counts clipping clipped n_clipped recorders", "used while a step is recorded" },
     { "rw_context", "scale", "of gradients: read when a plan runs" },
-    { "rw_context", "tells_dropped_effects n_dropped_effects first_dropped_effect", "of resets, for messages" },
 };
 
 static bool is_among(const char *names, const char *name)
