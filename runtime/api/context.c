@@ -11,11 +11,11 @@
 #include "api/layout_gc.h"
 #include "autodiff/costs.h"
 #include "base/alloc.h"
-#include "base/folder.h"
 #include "device/cpu/memory_limits.h"
 #include "device/cpu/default_thread_count.h"
 #include "device/plan_only_device.h"
 #include "plan/cache.h"
+#include "plan/dump_passes.h"
 #include "record/quantization_counts.h"
 #include "record/fp8_weight_cache.h"
 #include "record/tape.h"
@@ -26,7 +26,6 @@
 #include "verify/digest_check.h"
 #include "verify/verify.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,19 +201,6 @@ rw_status rw_context_create_bare(rw_context **ret_ctx, const rw_context_params *
     return RW_OK;
 }
 
-/* REWIND_DUMP: creates the folder now, so that a mistake in its name does not fail a later step. */
-static rw_status set_dump(rw_context *ctx)
-{
-    const char *const folder = secure_getenv("REWIND_DUMP");
-    if (!folder || !*folder) return RW_OK;
-    ctx->dump = rw_path_whole(folder);
-    if (ctx->dump && rw_folder_make(ctx->dump)) return RW_OK;
-    const int reason = errno;
-    const rw_status status = reason == ENOMEM ? RW_ERR_MEMORY : RW_ERR_IO;
-    return rw_fail(ctx, status, "REWIND_DUMP=%s: expected a folder that exists or can be created: %s", folder,
-                   strerror(reason));
-}
-
 /* Applies environment variables to a bare context. */
 rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *params)
 {
@@ -226,7 +212,7 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     ctx->orders = names("REWIND_DEBUG", "order");
     if (!ctx->plan_only) ctx->verify = verify_mode_of(secure_getenv("REWIND_VERIFY"));
     status = names("REWIND_DEBUG", "effects") ? rw_effects_refuse_drops(ctx) : RW_OK;
-    if (!status) status = set_dump(ctx);
+    if (!status) status = rw_plan_dump_into(ctx, secure_getenv("REWIND_DUMP"));
     if (!status && !ctx->plan_only) status = attach_all(ctx);
     if (status) return not_created(ctx, status);
     if (is_set("REWIND_OFFLOAD")) rw_context_set_offload(ctx, &(rw_offload){ .path = secure_getenv("REWIND_OFFLOAD") });
@@ -263,7 +249,6 @@ static void free_context(rw_context *ctx)
     free_params(ctx);
     rw_tables_finish(ctx);
     rw_free(ctx->store.path);
-    rw_free(ctx->dump);
     ctx->device->close(ctx->device_state);
     rw_free(ctx);
 }

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/file_descriptor_io.h"
+#include "base/folder.h"
 #include "base/atomic_file_replace.h"
 #include "plan/explain_rows.h"
 #include "plan/print.h"
@@ -128,6 +129,31 @@ static void print_schedule(const struct rw_planning *g, const rw_plan *plan, FIL
 
 /* ---- files ---- */
 
+/* Of a context that dumps. */
+struct dump {
+    char *folder;
+};
+
+static void destroy_dump(rw_context *ctx, void *state)
+{
+    rw_free(((struct dump *)state)->folder);
+}
+
+static struct rw_extension dump_extension = { .name = "dump", .size = sizeof(struct dump), .destroy = destroy_dump };
+
+rw_status rw_plan_dump_into(rw_context *ctx, const char *folder)
+{
+    if (!folder || !*folder) return RW_OK;
+    struct dump *const d = rw_extension_make(&ctx->extensions, &dump_extension);
+    if (!d) return RW_ERR_MEMORY;
+    d->folder = rw_path_whole(folder);
+    if (d->folder && rw_folder_make(d->folder)) return RW_OK;
+    const int reason = errno;
+    const rw_status status = reason == ENOMEM ? RW_ERR_MEMORY : RW_ERR_IO;
+    return rw_fail(ctx, status, "REWIND_DUMP=%s: expected a folder that exists or can be created: %s", folder,
+                   strerror(reason));
+}
+
 typedef void print_pass(const struct rw_planning *g, const rw_plan *plan, FILE *out);
 
 static rw_status print_into(struct rw_replacement *r, const struct rw_planning *g, const rw_plan *plan,
@@ -149,6 +175,7 @@ static const struct {
 /* A plan's files: those of a number that no other plan in the folder has. */
 struct files {
     rw_context *ctx;
+    const char *folder;
     unsigned number;
     size_t size;
     char *path; /* of one of them */
@@ -156,7 +183,7 @@ struct files {
 
 static const char *path_of(const struct files *f, size_t pass)
 {
-    snprintf(f->path, f->size, "%s/%04u.%s", f->ctx->dump, f->number, passes[pass].name);
+    snprintf(f->path, f->size, "%s/%04u.%s", f->folder, f->number, passes[pass].name);
     return f->path;
 }
 
@@ -197,8 +224,9 @@ static rw_status write_pass(const struct files *f, const struct rw_planning *g, 
 rw_status rw_plan_dump(const struct rw_planning *g, const rw_plan *plan)
 {
     rw_context *const ctx = g->problem.t->ctx;
-    if (!ctx->dump) return RW_OK;
-    struct files f = { .ctx = ctx, .size = strlen(ctx->dump) + 32 };
+    const struct dump *const d = rw_extension_find(&ctx->extensions, &dump_extension);
+    if (!d) return RW_OK;
+    struct files f = { .ctx = ctx, .folder = d->folder, .size = strlen(d->folder) + 32 };
     f.path = rw_malloc(f.size);
     if (!f.path) return rw_fail(ctx, RW_ERR_MEMORY, "REWIND_DUMP: out of memory");
     rw_status status = take_number(&f);

@@ -12,6 +12,10 @@
 
 #include "plan/planning_state.h"
 
+/* Dumps the context's plans into the folder, which is created now, so that a mistake in its name does not fail a later
+   step. NULL or "": no dump. Errors are recorded. */
+rw_status rw_plan_dump_into(rw_context *ctx, const char *folder);
+
 /* Of a planning and the plan that it placed, where the context dumps. Errors are recorded. */
 rw_status rw_plan_dump(const struct rw_planning *g, const rw_plan *plan);
 

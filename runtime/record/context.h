@@ -121,7 +121,6 @@ struct rw_context {
     struct rw_plan_cache *plans; /* plan/cache.h */
     struct rw_history *history;  /* api/request_history.h: what earlier steps requested; NULL: none has ended yet */
     uint64_t n_plans;            /* number of plans so far, for their serials */
-    char *dump;                  /* REWIND_DUMP: the folder for the text of each plan; NULL: none */
     struct rw_pool *pool;        /* run/run_state.h: arenas, queued runs, spare runs */
     struct rw_attach *attach;    /* run/run_state.h: observers to attach to runs, a list */
     struct rw_costs *costs;      /* autodiff/costs.h: measured costs of nodes; NULL: nominal rates */
