@@ -16,6 +16,7 @@
 #include "device/plan_only_device.h"
 #include "plan/cache.h"
 #include "plan/dump_passes.h"
+#include "record/arg_eval_order_check.h"
 #include "record/quantization_counts.h"
 #include "record/fp8_weight_cache.h"
 #include "record/tape.h"
@@ -209,9 +210,9 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     rw_status status = rw_context_create_bare(ret_ctx ? &ctx : NULL, params);
     if (status) return status;
     ctx->eager = is_set("REWIND_EAGER") && !ctx->plan_only;
-    ctx->orders = names("REWIND_DEBUG", "order");
     if (!ctx->plan_only) ctx->verify = verify_mode_of(secure_getenv("REWIND_VERIFY"));
-    status = names("REWIND_DEBUG", "effects") ? rw_effects_refuse_drops(ctx) : RW_OK;
+    if (names("REWIND_DEBUG", "order")) status = rw_order_check_begin(ctx);
+    if (!status && names("REWIND_DEBUG", "effects")) status = rw_effects_refuse_drops(ctx);
     if (!status) status = rw_plan_dump_into(ctx, secure_getenv("REWIND_DUMP"));
     if (!status && !ctx->plan_only) status = attach_all(ctx);
     if (status) return not_created(ctx, status);

@@ -17,16 +17,34 @@
 
 #define RW_ORDER_LINES 16
 
+/* Of a tape whose calls are checked. On a context it is empty, and means that the tapes created from now on are. */
+struct rw_order_check {
+    uint32_t *drawn_by; /* by value: the random node from which its numbers come, RW_NONE_ID for none */
+    size_t cap_drawn_by;
+};
+
+extern struct rw_extension rw_order_check_extension;
+
+/* NULL: calls are not checked. */
+static inline struct rw_order_check *rw_order_check_of(const rw_tape *t)
+{
+    return rw_extension_find(&t->extensions, &rw_order_check_extension);
+}
+
+/* Checks the tapes of the context, from their creation on. RW_ERR_MEMORY, not recorded. */
+rw_status rw_order_check_begin(rw_context *ctx);
+
 /* The two random nodes among the arguments of an op at that call site; false if there are none. */
-bool rw_order_meets(const rw_tape *t, uint32_t site, struct rw_tensor *const *in, int n, uint32_t ret_nodes[2]);
+bool rw_order_meets(const struct rw_order_check *o, const rw_tape *t, uint32_t site, struct rw_tensor *const *in, int n,
+                    uint32_t ret_nodes[2]);
 
 /* Records the origin of the node's outputs; memory is reserved. */
-void rw_order_note(rw_tape *t, const struct rw_node *node);
+void rw_order_note(struct rw_order_check *o, const rw_tape *t, const struct rw_node *node);
 
 /* Reserves memory for so many more values; false without memory. */
-static inline bool rw_order_reserve(rw_tape *t, size_t n)
+static inline bool rw_order_reserve(struct rw_order_check *o, const rw_tape *t, size_t n)
 {
-    return rw_grow(&t->drawn_by, &t->cap_drawn_by, t->n_values, n, sizeof *t->drawn_by);
+    return rw_grow(&o->drawn_by, &o->cap_drawn_by, t->n_values, n, sizeof *o->drawn_by);
 }
 
 #endif

@@ -83,7 +83,6 @@ struct rw_context {
     rw_generator_state generator;
     bool eager; /* REWIND_EAGER=1 */
     bool strict_policy; /* a name in a policy that matches nothing is an error */
-    bool orders; /* REWIND_DEBUG=order: record/arg_eval_order_check.h checks every node */
     enum rw_verify_mode verify; /* REWIND_VERIFY */
     const struct rw_upward *up;
     struct rw_extensions extensions;

@@ -37,6 +37,7 @@ struct check_state {
 struct recording {
     rw_tape *tape;
     rw_context *ctx;
+    struct rw_order_check *order; /* NULL: not checked */
     const rw_op_def *op;
     rw_site site;
     uint32_t op_index, site_index;
@@ -397,7 +398,7 @@ static bool reserve(struct recording *r, size_t attrs_size)
     if (!rw_grow(&t->tickets, &t->cap_tickets, t->n_tickets, 1, sizeof *t->tickets) ||
         !rw_grow(&t->ticket_blocks, &t->cap_ticket_blocks, t->n_tickets, 1, sizeof *t->ticket_blocks))
         return false;
-    if (r->ctx->orders && !rw_order_reserve(t, (size_t)r->call.n_outputs)) return false;
+    if (r->order && !rw_order_reserve(r->order, t, (size_t)r->call.n_outputs)) return false;
     return !(r->op->flags & RW_OP_STATEFUL) || rw_tape_reserve_effect(t);
 }
 
@@ -468,7 +469,7 @@ static void append(struct recording *r, const void *attrs, size_t attrs_size)
     }
     add_to_key(t, node);
     if (r->op->flags & RW_OP_STATEFUL) t->effects[t->n_effects++] = (struct rw_effect){ .node = (uint32_t)t->n_nodes };
-    if (r->ctx->orders) rw_order_note(t, node);
+    if (r->order) rw_order_note(r->order, t, node);
     t->n_nodes++;
 }
 
@@ -531,7 +532,7 @@ static bool has_an_order(const struct recording *r)
 {
     uint32_t met[2];
     const rw_tape *const t = r->tape;
-    if (t->origin.adjoint || !rw_order_meets(t, r->site_index, r->in, r->n, met)) return true;
+    if (t->origin.adjoint || !rw_order_meets(r->order, t, r->site_index, r->in, r->n, met)) return true;
     char text[256];
     snprintf(text, sizeof text,
              "two of its arguments record a random op (%s, %s), and C does not say which is evaluated first; give each "
@@ -584,7 +585,7 @@ static bool record(struct recording *r, rw_tensor *const *in, size_t n, const vo
     if (!check(r, attrs) || ((r->op->flags & RW_OP_COMMIT) && !commits_soundly(r))) return false;
     if (!may_draw(r)) return false;
     if (!reserve(r, attrs_size)) return no_memory(r);
-    if (r->ctx->orders && !has_an_order(r)) return false;
+    if (r->order && !has_an_order(r)) return false;
     if (r->ctx->eager) mark(r);
     append(r, attrs, attrs_size);
     if (!r->ctx->eager || r->tape->origin.adjoint) return true;
@@ -601,6 +602,7 @@ rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *c
     struct recording r;
     r.tape = t;
     r.ctx = t->ctx;
+    r.order = rw_order_check_of(t);
     r.op = op;
     r.site = t->origin.adjoint ? t->ctx->sites[t->origin.site] : at;
     r.n = 0;

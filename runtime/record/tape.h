@@ -158,8 +158,6 @@ struct rw_tape {
     size_t cap_in_desc, cap_out_desc;
     struct rw_tensor **wide;
     size_t cap_wide;
-    uint32_t *drawn_by; /* by value, REWIND_DEBUG=order alone: see arg_eval_order_check.h */
-    size_t cap_drawn_by;
 
     char *policy_spec;
     struct rw_policy policy;
