@@ -169,8 +169,8 @@ static rw_status open_bare(rw_context *ctx, const rw_context_params *params)
     ctx->generator.seed = params->seed;
     ctx->strict_policy = params->strict_policy;
     ctx->store.fns = ctx->device->store;
-    ctx->plans = rw_calloc(1, sizeof *ctx->plans);
-    if (!ctx->plans) return RW_ERR_MEMORY;
+    const rw_status status = rw_plan_cache_open(ctx);
+    if (status) return status;
     return rw_runs_init(ctx, params->waiting_bytes ? params->waiting_bytes
                                                      : (size_t)(rw_memory_limits().resident / 2));
 }
@@ -241,8 +241,6 @@ static void free_context(rw_context *ctx)
 {
     rw_extensions_destroy(&ctx->extensions, ctx);
     rw_runs_finish(ctx);
-    if (ctx->plans) rw_plan_cache_finish(ctx->plans);
-    rw_free(ctx->plans);
     rw_history_finish(ctx);
     rw_costs_free(ctx->costs);
     rw_counts_free(ctx);

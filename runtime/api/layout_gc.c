@@ -32,7 +32,7 @@ void rw_layout_gc(rw_context *ctx, const rw_tape *leaving)
     for (size_t i = 0; i < ctx->n_ids; i++) /* a parameter's gradient has its layout */
         if (ctx->by_id[i]) used[ctx->by_id[i]->tensor.layout] = true;
     for (const rw_tape *t = ctx->tapes; t; t = t->next) mark_tape(used, t, t == leaving);
-    rw_plan_cache_finish(ctx->plans);
+    rw_plan_cache_finish(rw_plan_cache_of(ctx));
     rw_layout_sweep(table, used);
     rw_free(used);
 }

@@ -19,7 +19,6 @@ rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
     *ret_memory = ctx->memory;
     ret_memory->runs = ctx->pool->n_stopped;
     ret_memory->waiting = rw_runs_waiting(ctx);
-    ret_memory->plans = ctx->plans->bytes;
     rw_extensions_report(&ctx->extensions, ret_memory);
     for (const rw_tape *t = ctx->tapes; t; t = t->next) {
         ret_memory->tape += tape_bytes(t);

@@ -147,6 +147,9 @@ rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_re
     return rw_planning_open_with_limits(g, t, request, NULL);
 }
 
+/* Of a context: the serial of its latest plan. */
+static struct rw_extension serials_extension = { .name = "plan_serials", .size = sizeof(uint64_t) };
+
 /* A decision by budget has already placed them. */
 static rw_status place_buffers(struct rw_planning *g)
 {
@@ -160,16 +163,16 @@ static rw_status place_buffers(struct rw_planning *g)
 rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)
 {
     rw_context *const ctx = g->problem.t->ctx;
-    uint64_t store = 0;
+    uint64_t *const serial = rw_extension_make(&ctx->extensions, &serials_extension), store = 0;
     rw_plan *plan = NULL;
-    rw_status status = place_buffers(g);
+    rw_status status = serial ? place_buffers(g) : RW_ERR_MEMORY;
     if (!status) status = rw_place_slots(&g->schedule, &store);
     if (!status) status = rw_arena_check_size(g->problem.t, g->arena);
     if (!status) status = rw_plan_assemble(&g->problem, &g->schedule, g->offset, &plan);
     rw_free(g->offset); /* another schedule may follow */
     g->offset = NULL;
     if (status) return rw_fail(ctx, status, "planning: %s", rw_status_name(status));
-    plan->serial = ++ctx->n_plans;
+    plan->serial = ++*serial;
     plan->arena_bytes = g->arena;
     plan->store_bytes = store;
     plan->total_bytes = g->total_bytes;

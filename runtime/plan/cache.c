@@ -9,6 +9,24 @@
 #include <assert.h>
 #include <string.h>
 
+static void destroy(rw_context *ctx, void *state)
+{
+    rw_plan_cache_finish(state);
+}
+
+static void report(const void *state, rw_memory *memory)
+{
+    memory->plans += ((const struct rw_plan_cache *)state)->bytes;
+}
+
+struct rw_extension rw_plan_cache_extension = { .name = "plans", .size = sizeof(struct rw_plan_cache),
+                                                .destroy = destroy, .report = report };
+
+rw_status rw_plan_cache_open(rw_context *ctx)
+{
+    return rw_extension_make(&ctx->extensions, &rw_plan_cache_extension) ? RW_OK : RW_ERR_MEMORY;
+}
+
 /* ---- keys ---- */
 
 static size_t words_of_request(const rw_tape *t, const struct rw_request *request)
@@ -62,7 +80,7 @@ static void add_request(struct rw_key *k, const rw_tape *t, const struct rw_requ
 /* Builds the words of the request and the hash of them and the tape's; NULL without memory, recorded. */
 static struct rw_key *take_request(const rw_tape *t, const struct rw_request *request, const struct rw_ahead *ahead)
 {
-    struct rw_key *const k = &t->ctx->plans->request;
+    struct rw_key *const k = &rw_plan_cache_of(t->ctx)->request;
     k->n = 0;
     k->hash = ahead ? ahead->at.hash : t->key.hash;
     if (!rw_key_reserve(k, words_of_request(t, request) + (ahead ? ahead->n_effects : 0))) {
@@ -110,7 +128,7 @@ static bool is_key_of(const struct rw_plan_key *key, const struct rw_key *tape, 
 /* The cache keeps its reference; *ret_plan is NULL if there is no entry. RW_ERR_MEMORY, recorded. */
 static rw_status find(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
 {
-    struct rw_plan_cache *const cache = t->ctx->plans;
+    struct rw_plan_cache *const cache = rw_plan_cache_of(t->ctx);
     const struct rw_key *const k = take_request(t, request, NULL);
     if (!k) return RW_ERR_MEMORY;
     *ret_plan = NULL;
@@ -137,7 +155,7 @@ static bool is_key_ahead(const struct rw_plan_key *key, const struct rw_key *tap
 
 rw_plan *rw_plan_find_ahead(rw_tape *t, const struct rw_request *request, const struct rw_ahead *ahead)
 {
-    struct rw_plan_cache *const cache = t->ctx->plans;
+    struct rw_plan_cache *const cache = rw_plan_cache_of(t->ctx);
     const struct rw_key *const k = take_request(t, request, ahead);
     for (size_t i = 0; k && i < cache->n; i++) {
         struct rw_plan_entry *const e = &cache->entries[i];
@@ -192,7 +210,7 @@ static rw_status make(rw_tape *t, const struct rw_request *request, rw_plan **re
     rw_status status = rw_request_key(t, request, &key);
     if (status) return status;
     status = rw_plan_build(t, request, ret_plan);
-    if (!status) rw_plan_cache_add(t->ctx->plans, &key, *ret_plan);
+    if (!status) rw_plan_cache_add(rw_plan_cache_of(t->ctx), &key, *ret_plan);
     rw_plan_key_finish(&key);
     return status;
 }

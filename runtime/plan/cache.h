@@ -30,6 +30,16 @@ struct rw_plan_cache {
     uint64_t hits, misses;
 };
 
+extern struct rw_extension rw_plan_cache_extension;
+
+static inline struct rw_plan_cache *rw_plan_cache_of(const rw_context *ctx)
+{
+    return rw_extension_find(&ctx->extensions, &rw_plan_cache_extension);
+}
+
+/* Call when a context is created. RW_ERR_MEMORY, not recorded. */
+rw_status rw_plan_cache_open(rw_context *ctx);
+
 /*
  * A tape that is being recorded as before: its final mark and number of effects, and the bytes that the context held
  * when the step was planned. Under a total the plan depends on these, and inputs that come later are not held yet.
@@ -57,6 +67,7 @@ rw_plan *rw_plan_find_ahead(rw_tape *t, const struct rw_request *request, const 
 /* Takes over the key, which becomes empty, and the caller's reference. */
 void rw_plan_cache_add(struct rw_plan_cache *cache, struct rw_plan_key *key, rw_plan *plan);
 
+/* Drops all plans. */
 void rw_plan_cache_finish(struct rw_plan_cache *cache);
 
 #endif

@@ -117,9 +117,7 @@ struct rw_context {
     uint64_t n_serials;             /* serials given to tensors of the context so far; cache keys use serials */
 
     rw_tape *tapes; /* all of the context, a list */
-    struct rw_plan_cache *plans; /* plan/cache.h */
     struct rw_history *history;  /* api/request_history.h: what earlier steps requested; NULL: none has ended yet */
-    uint64_t n_plans;            /* number of plans so far, for their serials */
     struct rw_pool *pool;        /* run/run_state.h: arenas, queued runs, spare runs */
     struct rw_attach *attach;    /* run/run_state.h: observers to attach to runs, a list */
     struct rw_costs *costs;      /* autodiff/costs.h: measured costs of nodes; NULL: nominal rates */

@@ -138,7 +138,7 @@ Test(prediction, runs_nothing_and_leaves_nothing)
     b.ctx->device = &counting;
     const struct rw_tape_mark before = rw_tape_mark(b.t);
     const rw_generator_state drawn = rw_generator_get(b.ctx);
-    const struct rw_plan_cache cache = *b.ctx->plans;
+    const struct rw_plan_cache cache = *rw_plan_cache_of(b.ctx);
     rw_memory m;
     for (size_t i = 0; i < N_POLICIES; i++) {
         rw_prediction p;
@@ -159,7 +159,8 @@ Test(prediction, runs_nothing_and_leaves_nothing)
     for (int i = 0; i < 4; i++) cr_expect_eq(counted_runs[i], 0);
     cr_expect(!memcmp(&before, &after, sizeof before), "the tape is not what it was");
     cr_expect_eq(rw_generator_get(b.ctx).offset, drawn.offset);
-    cr_expect(b.ctx->plans->n == cache.n && b.ctx->plans->hits == cache.hits && b.ctx->plans->misses == cache.misses);
+    const struct rw_plan_cache *const now = rw_plan_cache_of(b.ctx);
+    cr_expect(now->n == cache.n && now->hits == cache.hits && now->misses == cache.misses);
     cr_expect_eq(m.measured_peak, 0);
     cr_expect_str_eq(ckpt_policy(b.t), "none");
     b.ctx->device = below;

@@ -455,18 +455,18 @@ Test(costs, are_in_the_key_of_every_plan)
 {
     struct fixture b = measured();
     steps(&b, 2, 24);
-    const uint64_t before = b.ctx->plans->misses;
+    const uint64_t before = rw_plan_cache_of(b.ctx)->misses;
     steps(&b, 2, 24);
-    cr_expect_eq(b.ctx->plans->misses, before);
+    cr_expect_eq(rw_plan_cache_of(b.ctx)->misses, before);
     rw_costs_clear(b.ctx);
     steps(&b, 1, 24);
-    const uint64_t nominal = b.ctx->plans->misses;
+    const uint64_t nominal = rw_plan_cache_of(b.ctx)->misses;
     cr_assert_eq(rw_profile_begin(b.ctx), RW_OK);
     steps(&b, 3, 24);
     cr_assert_eq(rw_profile_end(b.ctx), RW_OK);
-    cr_expect_eq(b.ctx->plans->misses, nominal, "measuring itself plans nothing");
+    cr_expect_eq(rw_plan_cache_of(b.ctx)->misses, nominal, "measuring itself plans nothing");
     steps(&b, 1, 24);
-    cr_expect_eq(b.ctx->plans->misses, nominal + 1, "other costs, another plan");
+    cr_expect_eq(rw_plan_cache_of(b.ctx)->misses, nominal + 1, "other costs, another plan");
     fixture_close(&b);
 }
 

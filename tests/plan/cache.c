@@ -19,11 +19,11 @@ Test(cache, one_plan_per_structure)
         rw_zero_grad(b.ctx);
         cr_assert_eq(ckpt_set_policy(b.t, step % 2 ? "full" : "none"), RW_OK);
         cr_assert_eq(rw_backward(b.t, net_loss(&n, b.t, 4 + step % 3, step)), RW_OK);
-        cr_assert(rw_plan_is_valid(b.t, b.ctx->plans->entries[0].plan) || step);
+        cr_assert(rw_plan_is_valid(b.t, rw_plan_cache_of(b.ctx)->entries[0].plan) || step);
         rw_tape_reset(b.t);
     }
-    cr_assert_eq(b.ctx->plans->misses, 6);
-    cr_assert_eq(b.ctx->plans->hits, 24);
+    cr_assert_eq(rw_plan_cache_of(b.ctx)->misses, 6);
+    cr_assert_eq(rw_plan_cache_of(b.ctx)->hits, 24);
     fixture_close(&b);
 }
 
@@ -41,8 +41,8 @@ Test(cache, operands_are_part_of_the_structure)
         for (int i = 0; i < 3; i++) cr_assert_eq(got[i], (turn % 2 ? 9 : -9) * (float)(i + 1));
         rw_tape_reset(b.t);
     }
-    cr_assert_eq(b.ctx->plans->misses, 2);
-    cr_assert_eq(b.ctx->plans->hits, 2);
+    cr_assert_eq(rw_plan_cache_of(b.ctx)->misses, 2);
+    cr_assert_eq(rw_plan_cache_of(b.ctx)->hits, 2);
     fixture_close(&b);
 }
 
@@ -90,7 +90,7 @@ Test(cache, a_failure_in_backward_names_the_line_of_the_present_step)
         cr_expect_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), fails ? RW_ERR_DEVICE : RW_OK);
         rw_tape_reset(b.t);
     }
-    cr_expect_eq(b.ctx->plans->misses, 1);
+    cr_expect_eq(rw_plan_cache_of(b.ctx)->misses, 1);
     cr_expect(strstr(rw_error_message(b.ctx), "own_backward recorded at model.c:300"), "%s", rw_error_message(b.ctx));
     fixture_close(&b);
 }
@@ -114,14 +114,14 @@ Test(cache, evicts_for_the_newest)
     net_init(&n, b.ctx, 1, 8, RW_F32, 1);
     for (int s = 1; s <= RW_PLAN_CACHE_SIZE; s++) free(step(&b, &n, s, &bytes));
     free(step(&b, &n, 1, &bytes));
-    cr_assert_eq(b.ctx->plans->misses, RW_PLAN_CACHE_SIZE);
+    cr_assert_eq(rw_plan_cache_of(b.ctx)->misses, RW_PLAN_CACHE_SIZE);
     free(step(&b, &n, RW_PLAN_CACHE_SIZE + 1, &bytes));
-    cr_assert_eq(b.ctx->plans->misses, RW_PLAN_CACHE_SIZE + 1);
+    cr_assert_eq(rw_plan_cache_of(b.ctx)->misses, RW_PLAN_CACHE_SIZE + 1);
     free(step(&b, &n, 1, &bytes));
-    cr_assert_eq(b.ctx->plans->misses, RW_PLAN_CACHE_SIZE + 1, "used just now, yet planned again");
+    cr_assert_eq(rw_plan_cache_of(b.ctx)->misses, RW_PLAN_CACHE_SIZE + 1, "used just now, yet planned again");
     free(step(&b, &n, 2, &bytes));
-    cr_assert_eq(b.ctx->plans->misses, RW_PLAN_CACHE_SIZE + 2, "the oldest should have made room");
-    cr_assert_eq(b.ctx->plans->n, RW_PLAN_CACHE_SIZE);
+    cr_assert_eq(rw_plan_cache_of(b.ctx)->misses, RW_PLAN_CACHE_SIZE + 2, "the oldest should have made room");
+    cr_assert_eq(rw_plan_cache_of(b.ctx)->n, RW_PLAN_CACHE_SIZE);
     fixture_close(&b);
 }
 
@@ -146,7 +146,7 @@ Test(cache, evicted_plans_are_freed)
         if (!round) live = rw_alloc_live();
         cr_assert_eq(rw_alloc_live(), live, "round %d: %ld more allocations", round, (long)(rw_alloc_live() - live));
     }
-    cr_assert_eq(b.ctx->plans->hits, 0);
+    cr_assert_eq(rw_plan_cache_of(b.ctx)->hits, 0);
     for (int s = 0; s < STRUCTURES; s++) free(first[s]);
     fixture_close(&b);
 }
@@ -165,16 +165,16 @@ Test(cache, is_bounded_in_bytes)
         cr_assert_gt(m.plans, most);
         most = m.plans;
     }
-    b.ctx->plans->most_bytes = most;
+    rw_plan_cache_of(b.ctx)->most_bytes = most;
     for (int s = 1; s <= 12; s++) {
         free(step(&b, &n, s, &bytes));
         cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
-        cr_assert(m.plans <= most && b.ctx->plans->n <= 3, "%zu bytes of %zu, %zu plans", m.plans, most,
-                  b.ctx->plans->n);
+        cr_assert(m.plans <= most && rw_plan_cache_of(b.ctx)->n <= 3, "%zu bytes of %zu, %zu plans", m.plans, most,
+                  rw_plan_cache_of(b.ctx)->n);
     }
-    cr_assert_geq(b.ctx->plans->n, 2);
-    b.ctx->plans->most_bytes = 1;
+    cr_assert_geq(rw_plan_cache_of(b.ctx)->n, 2);
+    rw_plan_cache_of(b.ctx)->most_bytes = 1;
     free(step(&b, &n, 20, &bytes));
-    cr_assert_eq(b.ctx->plans->n, 1, "none but the newest");
+    cr_assert_eq(rw_plan_cache_of(b.ctx)->n, 1, "none but the newest");
     fixture_close(&b);
 }

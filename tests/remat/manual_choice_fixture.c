@@ -60,7 +60,7 @@ const rw_plan *by_hand_plan(struct by_hand *h)
     cr_assert_eq(plan->largest_live, h->g.cost.peak);
     cr_assert_eq(plan->cost.replayed_nodes, h->g.cost.n_replays);
     cr_assert_geq(plan->arena_bytes, h->g.cost.peak);
-    rw_plan_cache_add(ctx->plans, &h->key, plan);
+    rw_plan_cache_add(rw_plan_cache_of(ctx), &h->key, plan);
     return plan;
 }
 

@@ -183,7 +183,7 @@ Test(part_policies, are_part_of_the_structure)
         cr_expect_eq(counted_runs[0], step % 2 ? 2 : 1, "step %d", step);
         rw_tape_reset(b.t);
     }
-    cr_expect_eq(b.ctx->plans->misses, 2, "%zu", (size_t)b.ctx->plans->misses);
+    cr_expect_eq(rw_plan_cache_of(b.ctx)->misses, 2, "%zu", (size_t)rw_plan_cache_of(b.ctx)->misses);
     fixture_close(&b);
 }
 

@@ -90,7 +90,7 @@ Test(file_waits, copies_are_waited_for_by_how_fast_they_are)
 /* Removes one of the plan's waits, by its index among those of compute for copies of that kind. */
 static bool forget_wait(struct world *w, uint8_t kind, int nth)
 {
-    rw_plan *const plan = w->b.ctx->plans->entries[0].plan;
+    rw_plan *const plan = rw_plan_cache_of(w->b.ctx)->entries[0].plan;
     for (size_t i = 0; i < plan->n_waits; i++) {
         if (plan->actions[plan->waits[i].on].kind != kind || plan->actions[plan->waits[i].action].lane || nth--)
             continue;

@@ -93,9 +93,9 @@ static struct outcome train_run(struct run run)
         train_step(&o, &b, &n, run.policy);
         cr_assert_eq(rw_optimizer_step(opt), RW_OK);
         rw_tape_reset(b.t);
-        if (run.forgets) rw_plan_cache_finish(b.ctx->plans);
+        if (run.forgets) rw_plan_cache_finish(rw_plan_cache_of(b.ctx));
     }
-    const uint64_t misses = b.ctx->plans->misses, steps = (uint64_t)run.steps;
+    const uint64_t misses = rw_plan_cache_of(b.ctx)->misses, steps = (uint64_t)run.steps;
     if (run.forgets) cr_assert_geq(misses, steps);
     else cr_assert(steps < 4 || misses < steps, "no plan was used again: %d misses", (int)misses);
     o.parameters = all_parameters(b.ctx, &o.bytes);
