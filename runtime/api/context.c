@@ -54,15 +54,17 @@ static enum rw_verify_mode verify_mode_of(const char *value)
 
 static void free_context(rw_context *ctx);
 
-static void reset(rw_tape *t)
+static void reset(rw_tape *t, void *state)
 {
     struct rw_expected *entry;
-    rw_tape_drop_effects(t);
     rw_history_end_step(t, &entry);
     rw_runs_reset(t);
     if (entry) rw_begun_plan_ahead(t, entry);
     rw_layout_gc(t->ctx, t);
 }
+
+/* Of a context: ends the steps of its tapes. Made after what this uses. */
+static struct rw_extension steps_extension = { .name = "steps", .reset = reset };
 
 static void gone(rw_tape *t)
 {
@@ -71,7 +73,7 @@ static void gone(rw_tape *t)
 }
 
 static const struct rw_upward upward = { .recorded = rw_run_eagerly, .undone = rw_results_undone,
-                                         .written = rw_begun_written, .reset = reset, .gone = gone,
+                                         .written = rw_begun_written, .gone = gone,
                                          .release = rw_runs_release, .destroy = free_context };
 
 /* Attaches the observers of runs. The last one is closest to the kernels, so all others see what a fault changes. */
@@ -169,10 +171,13 @@ static rw_status open_bare(rw_context *ctx, const rw_context_params *params)
     ctx->generator.seed = params->seed;
     ctx->strict_policy = params->strict_policy;
     ctx->store.fns = ctx->device->store;
-    const rw_status status = rw_plan_cache_open(ctx);
+    rw_status status = rw_effects_open(ctx);
+    if (!status) status = rw_plan_cache_open(ctx);
     if (status) return status;
-    return rw_runs_init(ctx, params->waiting_bytes ? params->waiting_bytes
+    status = rw_runs_init(ctx, params->waiting_bytes ? params->waiting_bytes
                                                      : (size_t)(rw_memory_limits().resident / 2));
+    if (status) return status;
+    return rw_extension_make(&ctx->extensions, &steps_extension) ? RW_OK : RW_ERR_MEMORY;
 }
 
 /* Checks the parameters, opens the device and initializes the context. */
@@ -212,7 +217,7 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     ctx->eager = is_set("REWIND_EAGER") && !ctx->plan_only;
     if (!ctx->plan_only) ctx->verify = verify_mode_of(secure_getenv("REWIND_VERIFY"));
     if (names("REWIND_DEBUG", "order")) status = rw_order_check_begin(ctx);
-    if (!status && names("REWIND_DEBUG", "effects")) status = rw_effects_refuse_drops(ctx);
+    if (names("REWIND_DEBUG", "effects")) rw_effects_refuse_drops(ctx);
     if (!status) status = rw_plan_dump_into(ctx, secure_getenv("REWIND_DUMP"));
     if (!status && !ctx->plan_only) status = attach_all(ctx);
     if (status) return not_created(ctx, status);

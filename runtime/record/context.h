@@ -29,7 +29,6 @@ struct rw_upward {
     rw_status (*recorded)(rw_tape *t, uint32_t node); /* REWIND_EAGER=1: a node was recorded */
     void (*undone)(rw_tape *t);                       /* values from t->n_values on were rolled back */
     rw_status (*written)(rw_tape *t, uint32_t leaf);  /* an input that a run has read is about to change */
-    void (*reset)(rw_tape *t);                        /* the tape is about to be reset */
     void (*gone)(rw_tape *t);                         /* the tape is about to be destroyed; it was reset */
     bool (*release)(rw_context *ctx);                 /* the device has no memory: frees some; false: none is left */
     void (*destroy)(rw_context *ctx);                 /* the last user has released the context: frees it */

@@ -13,11 +13,12 @@
  *            after that. Without memory nothing has changed.
  *   open     a tape of the context was created, which may need a state of its own; in order of creation
  *   cut      values of the tape were rolled back; in order of creation
- *   reset    once per reset of the tape; in order of creation, so a feature that uses another is reset after it
+ *   reset    once per reset of the tape, first of the context's states, then of the tape's, each in order of creation:
+ *            a feature that uses another is reset after it
  *   destroy  with its owner, in reverse order of creation, before the owner's own memory. A feature that uses another
  *            makes the other's state first, and so is destroyed before it
  *
- *     rw_tape_destroy()      reset of the tape's extensions, then of the context's
+ *     rw_tape_destroy()      reset, as by rw_tape_reset()
  *       last graph released  the tape's extensions, newest first; then nodes, values, leaves
  *     rw_context_destroy()   when its tapes and optimizers are gone: the context's extensions, newest first (..., runs,
  *                            plans); then parameters and states, tables, the device
@@ -47,7 +48,7 @@ struct rw_extension {
     size_t size;      /* bytes of a state; 0: only its presence matters */
     bool (*open)(rw_tape *t, void *state); /* of a context's state: t was created; false without memory */
     void (*cut)(rw_tape *t, void *state); /* values from t->n_values on are gone */
-    void (*reset)(rw_tape *t, void *state); /* t, or of a context's state a tape of it, still has what was recorded */
+    void (*reset)(rw_tape *t, void *state); /* t still has what was recorded */
     void (*destroy)(rw_context *ctx, void *state); /* frees what the state refers to, not its memory; makes none */
     void (*report)(const void *state, rw_memory *memory); /* adds its bytes, for rw_memory_stats() */
     atomic_uchar slot; /* 0: no state of it was made yet */

@@ -399,7 +399,8 @@ static bool reserve(struct recording *r, size_t attrs_size)
         !rw_grow(&t->ticket_blocks, &t->cap_ticket_blocks, t->n_tickets, 1, sizeof *t->ticket_blocks))
         return false;
     if (r->order && !rw_order_reserve(r->order, t, (size_t)r->call.n_outputs)) return false;
-    return !(r->op->flags & RW_OP_STATEFUL) || rw_tape_reserve_effect(t);
+    return !(r->op->flags & RW_OP_STATEFUL) ||
+           rw_grow(&t->effects, &t->cap_effects, t->n_effects, 1, sizeof *t->effects);
 }
 
 static void add_outputs(struct recording *r, struct rw_node *node, bool requires)

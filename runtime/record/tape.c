@@ -92,13 +92,12 @@ static void rest_values(rw_tape *t, size_t used)
     rw_rest(t->chunks, used < t->n_chunks ? used : 1, t->n_chunks);
 }
 
-/* Empties the tape for the next step. Counts go to zero and memory stays, so a loop allocates nothing. Runs are
-   ended first (reset of the table of calls), while the recorded nodes still exist. */
+/* Empties the tape for the next step. Counts go to zero and memory stays, so a loop allocates nothing. The
+   extensions are first, while the recorded nodes still exist: runs end, then what refers to the step is cleared. */
 static void end_step(rw_tape *t)
 {
-    t->ctx->up->reset(t);
-    rw_extensions_reset(&t->extensions, t);
     rw_extensions_reset(&t->ctx->extensions, t);
+    rw_extensions_reset(&t->extensions, t);
     t->step++;
     if (t->n_values > t->most_values) t->most_values = t->n_values;
     t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;

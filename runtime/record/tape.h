@@ -265,14 +265,10 @@ static inline bool rw_value_is_committed(const rw_tape *t, const struct rw_tenso
     return producer != RW_NONE_ID && !t->planning && (t->ctx->ops[t->nodes[producer].op]->flags & RW_OP_COMMIT);
 }
 
-/* Room for one more effect; false without memory. */
-bool rw_tape_reserve_effect(rw_tape *t);
-
-/* Counts the effects that have not happened before a reset. */
-void rw_tape_drop_effects(rw_tape *t);
-
-/* REWIND_DEBUG=effects: they are an error. RW_ERR_MEMORY, not recorded. */
-rw_status rw_effects_refuse_drops(rw_context *ctx);
+/* Call when a context is created: its resets count the effects that have not happened. RW_ERR_MEMORY, not recorded.
+   And under REWIND_DEBUG=effects: such an effect is an error. */
+rw_status rw_effects_open(rw_context *ctx);
+void rw_effects_refuse_drops(const rw_context *ctx);
 
 /* The origin for nodes that differentiate node n; for RW_NONE_ID, for nodes of the whole step. */
 struct rw_origin rw_origin_of(const rw_tape *t, uint32_t node);
