@@ -54,17 +54,16 @@ static enum rw_verify_mode verify_mode_of(const char *value)
 
 static void free_context(rw_context *ctx);
 
-static void reset(rw_tape *t, void *state)
+/* After the runs have ended. */
+static void end_step(rw_tape *t, void *state)
 {
     struct rw_expected *entry;
     rw_history_end_step(t, &entry);
-    rw_runs_reset(t);
     if (entry) rw_begun_plan_ahead(t, entry);
     rw_layout_gc(t->ctx, t);
 }
 
-/* Of a context: ends the steps of its tapes. Made after what this uses. */
-static struct rw_extension steps_extension = { .name = "steps", .reset = reset };
+static struct rw_extension steps_extension = { .name = "steps", .reset = end_step };
 
 static void gone(rw_tape *t)
 {
@@ -245,7 +244,6 @@ static void free_params(rw_context *ctx)
 static void free_context(rw_context *ctx)
 {
     rw_extensions_destroy(&ctx->extensions, ctx);
-    rw_runs_finish(ctx);
     rw_history_finish(ctx);
     rw_costs_free(ctx->costs);
     rw_counts_free(ctx);

@@ -68,12 +68,13 @@ bool rw_run_assumed_part(struct rw_run *r, const void *const *seeds, bool forwar
     rw_tape *const t = r->tape;
     rw_context *const ctx = t->ctx;
     rw_plan *const plan = r->plan;
+    struct rw_pool *const pool = r->pool;
     const bool is_assumed = r->flags & RW_RUN_ASSUMED;
     plan->references++; /* the run may end */
-    ctx->pool->tried = 0;
+    pool->tried = 0;
     const rw_status status = *ret_status = run_part(r, seeds, forward_only);
     const bool may_repeat = is_assumed && status && status != RW_ERR_MISMATCH && status != RW_ERR_DEVICE &&
-                            ctx->pool->tried <= plan->n_before && !has_spoiled(ctx, plan);
+                            pool->tried <= plan->n_before && !has_spoiled(ctx, plan);
     rw_plan_release(plan);
     if (!may_repeat) return true;
     rw_forget_error(ctx); /* unless it is one of the request: then it is found again */

@@ -515,7 +515,7 @@ static bool outdate(struct rw_run *r, const bool *nodes)
 
 static void drop_from_runs(const rw_tape *t, uint32_t leaf, const bool *nodes)
 {
-    for (struct rw_run *r = t->runs, *next; r; r = next) {
+    for (struct rw_run *r = rw_runs_of(t)->first, *next; r; r = next) {
         next = r->next;
         if (r->state != RW_RUN_STOPPED || !has_used(r, nodes)) continue;
         if (needs_them_later(r, leaf, nodes) || !outdate(r, nodes)) rw_run_end(r);

@@ -19,7 +19,7 @@ static void mark_plan(bool *used, const rw_plan *p)
 
 static void mark_tape(bool *used, const rw_tape *t, bool leaves)
 {
-    for (const struct rw_run *r = t->runs; r; r = r->next) mark_plan(used, r->plan);
+    for (const struct rw_run *r = rw_runs_of(t)->first; r; r = r->next) mark_plan(used, r->plan);
     for (uint32_t i = 0; !leaves && i < t->n_values; i++) used[rw_tape_value(t, i)->layout] = true;
     for (size_t i = 0; i < t->n_gradients; i++) used[t->gradients[i]->tensor.layout] = true;
 }

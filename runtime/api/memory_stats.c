@@ -17,12 +17,10 @@ rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
     if (!ctx) return rw_fail_null(NULL, "rw_memory_stats", "ctx");
     if (!ret_memory) return rw_fail_null((rw_context *)(uintptr_t)ctx, "rw_memory_stats", "ret_memory");
     *ret_memory = ctx->memory;
-    ret_memory->runs = ctx->pool->n_stopped;
-    ret_memory->waiting = rw_runs_waiting(ctx);
-    rw_extensions_report(&ctx->extensions, ret_memory);
+    rw_extensions_report(&ctx->extensions, ctx, ret_memory);
     for (const rw_tape *t = ctx->tapes; t; t = t->next) {
         ret_memory->tape += tape_bytes(t);
-        rw_extensions_report(&t->extensions, ret_memory);
+        rw_extensions_report(&t->extensions, ctx, ret_memory);
     }
     ret_memory->tables = rw_tables_bytes(ctx);
     if (ctx->device->library_bytes) ret_memory->library = ctx->device->library_bytes(ctx->device_state);

@@ -258,7 +258,7 @@ static void destroy(struct rw_attach *self)
 
 static struct measure *find(const rw_context *ctx)
 {
-    struct rw_attach *a = ctx->attach;
+    struct rw_attach *a = rw_pool_of(ctx)->attach;
     while (a && a->attach != attach) a = a->next;
     return (struct measure *)a;
 }
@@ -278,12 +278,12 @@ rw_status rw_profile_begin(rw_context *ctx)
         m = rw_calloc(1, sizeof *m);
         if (!m) return rw_fail(ctx, RW_ERR_MEMORY, "rw_profile_begin: out of memory");
         *m = (struct measure){
-            .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy },
+            .attach = { .attach = attach, .destroy = destroy },
             .ctx = ctx,
             .observer = { .begin = begin, .before = before, .after = after, .end = end, .each_launch = true },
             .touched = RW_NONE_ID
         };
-        ctx->attach = &m->attach;
+        rw_runs_attach(ctx, &m->attach);
     }
     m->on = true;
     m->is_measured = false;

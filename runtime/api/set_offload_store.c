@@ -79,6 +79,6 @@ rw_status rw_context_set_offload(rw_context *ctx, const rw_offload *offload)
                                           .rate = { o.out_bytes_per_s, o.in_bytes_per_s, 0 },
                                           .serial = ctx->store.serial + 1 };
     rw_costs_tell_store(ctx);
-    rw_arenas_free_unused(ctx, &ctx->pool->stores);
+    rw_arenas_free_unused(ctx, &rw_pool_of(ctx)->stores);
     return RW_OK;
 }

@@ -14,7 +14,7 @@ static void destroy(rw_context *ctx, void *state)
     rw_plan_cache_finish(state);
 }
 
-static void report(const void *state, rw_memory *memory)
+static void report(const rw_context *ctx, const void *state, rw_memory *memory)
 {
     memory->plans += ((const struct rw_plan_cache *)state)->bytes;
 }

@@ -117,8 +117,6 @@ struct rw_context {
 
     rw_tape *tapes; /* all of the context, a list */
     struct rw_history *history;  /* api/request_history.h: what earlier steps requested; NULL: none has ended yet */
-    struct rw_pool *pool;        /* run/run_state.h: arenas, queued runs, spare runs */
-    struct rw_attach *attach;    /* run/run_state.h: observers to attach to runs, a list */
     struct rw_costs *costs;      /* autodiff/costs.h: measured costs of nodes; NULL: nominal rates */
     struct rw_counts *counts;     /* record/quantization_counts.h: created when a monitor first requests sites */
     struct rw_clipping *clipping; /* api/clip_grad_norm.h: created by the first rw_clip_grad_norm() */

@@ -65,11 +65,11 @@ void rw_extensions_reset(const struct rw_extensions *x, rw_tape *t)
     }
 }
 
-void rw_extensions_report(const struct rw_extensions *x, rw_memory *memory)
+void rw_extensions_report(const struct rw_extensions *x, const rw_context *ctx, rw_memory *memory)
 {
     for (unsigned i = 0; i < x->n; i++) {
         const struct rw_extension *const e = descriptor_of(x, i);
-        if (e->report) e->report(state_of(x, i), memory);
+        if (e->report) e->report(ctx, state_of(x, i), memory);
     }
 }
 

@@ -50,7 +50,7 @@ struct rw_extension {
     void (*cut)(rw_tape *t, void *state); /* values from t->n_values on are gone */
     void (*reset)(rw_tape *t, void *state); /* t still has what was recorded */
     void (*destroy)(rw_context *ctx, void *state); /* frees what the state refers to, not its memory; makes none */
-    void (*report)(const void *state, rw_memory *memory); /* adds its bytes, for rw_memory_stats() */
+    void (*report)(const rw_context *ctx, const void *state, rw_memory *memory); /* adds to rw_memory_stats() */
     atomic_uchar slot; /* 0: no state of it was made yet */
 };
 
@@ -73,7 +73,7 @@ void *rw_extension_make(struct rw_extensions *x, struct rw_extension *e);
 bool rw_extensions_open(const struct rw_extensions *x, rw_tape *t);
 void rw_extensions_cut(const struct rw_extensions *x, rw_tape *t);
 void rw_extensions_reset(const struct rw_extensions *x, rw_tape *t);
-void rw_extensions_report(const struct rw_extensions *x, rw_memory *memory);
+void rw_extensions_report(const struct rw_extensions *x, const rw_context *ctx, rw_memory *memory);
 void rw_extensions_destroy(struct rw_extensions *x, rw_context *ctx);
 
 #endif

@@ -11,7 +11,7 @@ static size_t would_hold(const struct rw_run *r, size_t bytes)
     const rw_context *const ctx = r->tape->ctx;
     const rw_memory *const m = &ctx->memory;
     return m->parameters + m->gradients + m->optimizer + m->inputs + m->results + m->arenas +
-           (bytes ? rw_arena_growth(ctx, &ctx->pool->arenas, r->had, bytes) : 0);
+           (bytes ? rw_arena_growth(ctx, &r->pool->arenas, r->had, bytes) : 0);
 }
 
 static bool is_within(const struct rw_run *r, size_t bytes)
@@ -23,7 +23,7 @@ bool rw_total_fits(const struct rw_run *r, size_t bytes)
 {
     rw_context *const ctx = r->tape->ctx;
     if (!is_bounded(r) || is_within(r, bytes)) return true;
-    rw_arenas_free_others(ctx, &ctx->pool->arenas, r->had, bytes);
+    rw_arenas_free_others(ctx, &r->pool->arenas, r->had, bytes);
     if (is_within(r, bytes)) return true;
     rw_results_free_unused(ctx);
     return is_within(r, bytes);
@@ -33,7 +33,7 @@ bool rw_total_fits_beside(const struct rw_run *r, size_t bytes)
 {
     rw_context *const ctx = r->tape->ctx;
     if (!is_bounded(r) || would_hold(r, 0) + bytes <= r->plan->total_bytes) return true;
-    rw_arenas_free_others(ctx, &ctx->pool->arenas, r->had, 0);
+    rw_arenas_free_others(ctx, &r->pool->arenas, r->had, 0);
     rw_results_free_unused(ctx);
     return would_hold(r, 0) + bytes <= r->plan->total_bytes;
 }

@@ -32,7 +32,7 @@ bool rw_run_is_valid(const struct rw_run *r)
 
 void rw_run_set_state(struct rw_run *r, enum rw_run_state state)
 {
-    struct rw_pool *const pool = rw_run_context(r)->pool;
+    struct rw_pool *const pool = r->pool;
     if (pool->active == r) pool->active = NULL;
     pool->n_stopped += (state == RW_RUN_STOPPED) - (r->state == RW_RUN_STOPPED);
     r->state = (uint8_t)state;
@@ -48,9 +48,10 @@ void rw_run_give_arena_back(struct rw_run *r)
 
 static struct rw_run *take_spare(rw_context *ctx)
 {
-    struct rw_run *r = ctx->pool->spare;
+    struct rw_pool *const pool = rw_pool_of(ctx);
+    struct rw_run *r = pool->spare;
     if (r) {
-        ctx->pool->spare = r->next;
+        pool->spare = r->next;
     } else {
         r = rw_calloc(1, sizeof *r);
         if (r && ctx->device->make_words && !(r->words = ctx->device->make_words(ctx->device_state))) {
@@ -58,18 +59,20 @@ static struct rw_run *take_spare(rw_context *ctx)
             r = NULL;
         }
     }
+    if (r) r->pool = pool;
     return r;
 }
 
 /* Keeps a destroyed run's arrays for the next run. */
-static void make_spare(rw_context *ctx, struct rw_run *r)
+static void make_spare(struct rw_run *r)
 {
-    *r = (struct rw_run){ .next = ctx->pool->spare, .sources = r->sources, .cap_sources = r->cap_sources,
+    struct rw_pool *const pool = r->pool;
+    *r = (struct rw_run){ .next = pool->spare, .sources = r->sources, .cap_sources = r->cap_sources,
                           .views = r->views, .cap_views = r->cap_views, .words = r->words,
                           .observer = r->observer, .cap_observers = r->cap_observers,
                           .events = r->events, .n_events = r->n_events, .ones = r->ones, .ones_of = r->ones_of,
                           .n_ones = r->n_ones, .undo = r->undo, .cap_undo = r->cap_undo };
-    ctx->pool->spare = r;
+    pool->spare = r;
 }
 
 /* Creates two events per copy action. */
@@ -88,7 +91,7 @@ static bool make_events(struct rw_run *r, size_t n)
 static rw_status attach_observers(struct rw_run *r)
 {
     rw_status status = RW_OK;
-    for (struct rw_attach *a = rw_run_context(r)->attach; !status && a; a = a->next) {
+    for (struct rw_attach *a = r->pool->attach; !status && a; a = a->next) {
         struct rw_observer *o = NULL;
         status = a->attach(a, r, &o);
         if (!status && o) status = rw_run_watch(r, o);
@@ -131,8 +134,9 @@ rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run *
     r->plan = plan;
     r->flags = (uint16_t)flags;
     r->draws = t->draws;
-    r->next = t->runs;
-    t->runs = r;
+    struct rw_tape_runs *const runs = rw_runs_of(t);
+    r->next = runs->first;
+    runs->first = r;
     plan->references++;
     r->n_effects = t->n_effects;
     r->n_retained = t->n_retained;
@@ -151,7 +155,7 @@ rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run *
 struct rw_run *rw_run_leave_queue(struct rw_run *r)
 {
     struct rw_run *const followers = r->next_queued;
-    struct rw_run **link = &rw_run_context(r)->pool->queued;
+    struct rw_run **link = &r->pool->queued;
     while (*link && *link != r) link = &(*link)->next_queued;
     if (*link) *link = followers;
     r->next_queued = NULL;
@@ -173,10 +177,10 @@ void rw_run_end(struct rw_run *r)
     rw_run_set_state(r, RW_RUN_DONE);
     rw_results_release(ctx, r->results);
     rw_plan_release(r->plan);
-    struct rw_run **link = &r->tape->runs;
+    struct rw_run **link = &rw_runs_of(r->tape)->first;
     while (*link != r) link = &(*link)->next;
     *link = r->next;
-    make_spare(ctx, r);
+    make_spare(r);
 }
 
 void rw_run_restart(struct rw_run *r)
@@ -241,7 +245,7 @@ static bool is_of(const rw_plan *p, const struct rw_request *q)
 
 struct rw_run *rw_run_stopped(const rw_tape *t, const struct rw_request *q)
 {
-    for (struct rw_run *r = t->runs; r && q->kind == RW_PLAN_STEP; r = r->next)
+    for (struct rw_run *r = rw_runs_of(t)->first; r && q->kind == RW_PLAN_STEP; r = r->next)
         if (r->state == RW_RUN_STOPPED && !(r->flags & ~(RW_RUN_ASSUMED | RW_RUN_AHEAD)) && is_of(r->plan, q) &&
             rw_run_is_reached(r))
             return r;
@@ -250,14 +254,14 @@ struct rw_run *rw_run_stopped(const rw_tape *t, const struct rw_request *q)
 
 struct rw_run *rw_run_assumed(const rw_tape *t)
 {
-    for (struct rw_run *r = t->runs; r; r = r->next)
+    for (struct rw_run *r = rw_runs_of(t)->first; r; r = r->next)
         if (r->state == RW_RUN_STOPPED && (r->flags & RW_RUN_ASSUMED)) return r;
     return NULL;
 }
 
 void rw_runs_end_assumed(const rw_tape *t)
 {
-    for (struct rw_run *r = t->runs, *next; r; r = next) {
+    for (struct rw_run *r = rw_runs_of(t)->first, *next; r; r = next) {
         next = r->next;
         if (r->state == RW_RUN_STOPPED && (r->flags & RW_RUN_ASSUMED)) rw_run_end(r);
     }
@@ -267,7 +271,7 @@ struct rw_run *rw_runs_stopped_first(const rw_context *ctx, const struct rw_run 
 {
     struct rw_run *found = NULL;
     for (const rw_tape *t = ctx->tapes; t; t = t->next)
-        for (struct rw_run *r = t->runs; r; r = r->next)
+        for (struct rw_run *r = rw_runs_of(t)->first; r; r = r->next)
             if (r->state == RW_RUN_STOPPED && r != but && (!found || r->stopped_at < found->stopped_at)) found = r;
     return found;
 }
@@ -284,7 +288,7 @@ bool rw_run_make_room(struct rw_run *r, size_t bytes)
 
 bool rw_runs_release(rw_context *ctx)
 {
-    struct rw_pool *const pool = ctx->pool;
+    struct rw_pool *const pool = rw_pool_of(ctx);
     if (!pool || ctx->edge.callback != RW_CALLBACK_NONE) return false;
     bool freed = rw_arenas_free_unused(ctx, &pool->arenas);
     if (ctx->device->on_host) freed |= rw_arenas_free_unused(ctx, &pool->stores);

@@ -100,8 +100,8 @@ rw_status rw_poison_attach(rw_context *ctx)
     if (ctx->kind != RW_DEVICE_CPU) return RW_OK;
     struct rw_attach *const a = rw_calloc(1, sizeof *a);
     if (!a) return RW_ERR_MEMORY;
-    *a = (struct rw_attach){ .next = ctx->attach, .attach = attach, .destroy = destroy };
-    ctx->attach = a;
+    *a = (struct rw_attach){ .attach = attach, .destroy = destroy };
+    rw_runs_attach(ctx, a);
     return RW_OK;
 }
 #endif

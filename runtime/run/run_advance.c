@@ -18,8 +18,8 @@
 size_t rw_runs_waiting(const rw_context *ctx)
 {
     size_t bytes = 0;
-    for (const rw_tape *t = ctx->pool->n_stopped ? ctx->tapes : NULL; t; t = t->next)
-        for (const struct rw_run *r = t->runs; r; r = r->next)
+    for (const rw_tape *t = rw_pool_of(ctx)->n_stopped ? ctx->tapes : NULL; t; t = t->next)
+        for (const struct rw_run *r = rw_runs_of(t)->first; r; r = r->next)
             if (r->state == RW_RUN_STOPPED)
                 bytes += (r->arena ? r->arena->bytes : 0) + (r->store ? r->store->bytes : 0);
     return bytes;
@@ -35,9 +35,9 @@ static rw_status borrow(struct rw_run *r)
     if (!rw_run_make_room(r, r->arena ? 0 : bytes)) return rw_total_refuse(r);
     if (r->arena || !bytes) return RW_OK;
     for (;;) {
-        rw_status status = rw_arena_borrow(ctx, &ctx->pool->arenas, r->had, bytes, &r->arena);
+        rw_status status = rw_arena_borrow(ctx, &r->pool->arenas, r->had, bytes, &r->arena);
         if (!status && r->plan->store_bytes) {
-            status = rw_arena_borrow(ctx, &ctx->pool->stores, NULL, r->plan->store_bytes, &r->store);
+            status = rw_arena_borrow(ctx, &r->pool->stores, NULL, r->plan->store_bytes, &r->store);
             no_store = status;
         }
         if (!status) return RW_OK;
@@ -84,9 +84,9 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
 {
     rw_context *const ctx = rw_run_context(r);
     assert(rw_run_is_valid(r));
-    ctx->pool->active = r;
+    r->pool->active = r;
     r->threads = r->plan->threads;
-    r->op_threads = rw_small_op_threads_of(&ctx->pool->op_threads, r->plan->serial);
+    r->op_threads = rw_small_op_threads_of(&r->pool->op_threads, r->plan->serial);
     rw_status status = rw_check_runs(ctx, "run"); /* public calls have checked this before, under their own names */
     /* Plans of more threads have memory for each of them, and their kernels run in those that there are. */
     const int threads = r->threads < ctx->threads ? r->threads : ctx->threads;
@@ -99,7 +99,7 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
         if (status) rw_fail(ctx, status, "run: the device failed");
     }
     if (status && r->state == RW_RUN_NEW) rw_run_give_arena_back(r);
-    if (status) ctx->pool->active = NULL;
+    if (status) r->pool->active = NULL;
     if (!status && !(r->flags & RW_RUN_UPDATE)) note_memory(ctx, r->plan);
     return status;
 }
@@ -236,7 +236,7 @@ rw_status rw_run_fail(struct rw_run *r, rw_status status)
     struct rw_run *const followers = rw_run_leave_queue(r);
     read_words(r, &action);
     if (!ctx->status) rw_fail(ctx, status, "run: %s", rw_status_name(status));
-    ctx->pool->tried = r->reached;
+    r->pool->tried = r->reached;
     give_up(r, status, 0, finished ? r->from : r->ran, followers);
     return status;
 }
@@ -289,7 +289,7 @@ rw_status rw_run_execute(struct rw_run *r, size_t to)
 
 static void join_queue(struct rw_run *r)
 {
-    struct rw_run **link = &rw_run_context(r)->pool->queued;
+    struct rw_run **link = &r->pool->queued;
     for (; *link; link = &(*link)->next_queued)
         if (*link == r) return;
     r->next_queued = NULL;
@@ -301,7 +301,7 @@ static void join_queue(struct rw_run *r)
    suspended runs over the limits. */
 void rw_run_is_queued(struct rw_run *r, size_t to)
 {
-    struct rw_pool *const pool = rw_run_context(r)->pool;
+    struct rw_pool *const pool = r->pool;
     r->from = r->next_action;
     r->reached = r->ran = r->next_action = to;
     join_queue(r);
@@ -335,7 +335,7 @@ rw_status rw_run_advance(struct rw_run *r, size_t to)
    the next one is examined, because it may clear the gradients that the next one added to. */
 rw_status rw_runs_wait(rw_context *ctx)
 {
-    struct rw_pool *const pool = ctx->pool;
+    struct rw_pool *const pool = rw_pool_of(ctx);
     if (!pool->queued) return RW_OK;
     const rw_status finished = ctx->device->finish(ctx->device_state);
     rw_status first = RW_OK;
@@ -409,56 +409,69 @@ rw_status rw_run_through(struct rw_run *r, size_t to)
 
 void rw_runs_end(rw_tape *t)
 {
-    for (struct rw_run *r = t->runs, *next; r; r = next) {
+    for (struct rw_run *r = rw_runs_of(t)->first, *next; r; r = next) {
         next = r->next;
         if (!(r->flags & RW_RUN_OWNED)) rw_run_end(r);
     }
 }
 
-void rw_runs_reset(rw_tape *t)
+/* The tape is reset: destroys its suspended runs, waits for the others, and releases what the tape holds. */
+static void reset(rw_tape *t, void *state)
 {
     bool queued = false;
-    for (const struct rw_run *r = t->runs; r; r = r->next) queued |= r->state == RW_RUN_QUEUED;
+    for (const struct rw_run *r = rw_runs_of(t)->first; r; r = r->next) queued |= r->state == RW_RUN_QUEUED;
     if (queued) rw_runs_wait(t->ctx);
     rw_runs_end(t);
     rw_results_forget(t);
     rw_results_trim(t);
 }
 
-rw_status rw_runs_init(rw_context *ctx, size_t waiting_most)
+static void free_spare(rw_context *ctx, struct rw_run *r)
 {
-    ctx->pool = rw_calloc(1, sizeof *ctx->pool);
-    if (!ctx->pool) return RW_ERR_MEMORY;
-    ctx->pool->stores.outside = true;
-    ctx->pool->waiting_most = waiting_most;
-    return RW_OK;
+    if (r->words) ctx->device->free_words(ctx->device_state, r->words);
+    if (r->events) ctx->device->free_events(ctx->device_state, r->events);
+    ctx->device->free(ctx->device_state, r->ones);
+    rw_free(r->sources);
+    rw_free(r->views);
+    rw_free(r->observer);
+    rw_free(r->undo);
+    rw_free(r);
 }
 
 /* Waits before it frees anything: queued work may use arenas and events. What was attached to the context goes next,
    while the pool still exists. */
-void rw_runs_finish(rw_context *ctx)
+static void destroy(rw_context *ctx, void *state)
 {
-    if (!ctx->pool) return;
+    struct rw_pool *const pool = rw_pool_of(ctx);
     rw_runs_wait(ctx);
-    while (ctx->attach) {
-        struct rw_attach *const a = ctx->attach;
-        ctx->attach = a->next;
+    while (pool->attach) {
+        struct rw_attach *const a = pool->attach;
+        pool->attach = a->next;
         a->destroy(a);
     }
-    while (ctx->pool->spare) {
-        struct rw_run *const r = ctx->pool->spare;
-        ctx->pool->spare = r->next;
-        if (r->words) ctx->device->free_words(ctx->device_state, r->words);
-        if (r->events) ctx->device->free_events(ctx->device_state, r->events);
-        ctx->device->free(ctx->device_state, r->ones);
-        rw_free(r->sources);
-        rw_free(r->views);
-        rw_free(r->observer);
-        rw_free(r->undo);
-        rw_free(r);
+    while (pool->spare) {
+        struct rw_run *const r = pool->spare;
+        pool->spare = r->next;
+        free_spare(ctx, r);
     }
-    rw_arenas_finish(ctx, &ctx->pool->arenas);
-    rw_arenas_finish(ctx, &ctx->pool->stores);
-    rw_free(ctx->pool);
-    ctx->pool = NULL;
+    rw_arenas_finish(ctx, &pool->arenas);
+    rw_arenas_finish(ctx, &pool->stores);
+}
+
+static void report(const rw_context *ctx, const void *state, rw_memory *memory)
+{
+    memory->runs += rw_pool_of(ctx)->n_stopped;
+    memory->waiting += rw_runs_waiting(ctx);
+}
+
+/* Of a context: ends runs. The pool, which it uses, is a state of its own (run_state.c). */
+static struct rw_extension runs_extension = { .name = "runs", .reset = reset, .destroy = destroy, .report = report };
+
+rw_status rw_runs_init(rw_context *ctx, size_t waiting_most)
+{
+    struct rw_pool *const pool = rw_extension_make(&ctx->extensions, &rw_pool_extension);
+    if (!pool || !rw_extension_make(&ctx->extensions, &runs_extension)) return RW_ERR_MEMORY;
+    pool->stores.outside = true;
+    pool->waiting_most = waiting_most;
+    return RW_OK;
 }

@@ -34,9 +34,9 @@ rw_status rw_run_through(struct rw_run *r, size_t to);
 
 /* Destroys the suspended runs of the tape. */
 void rw_runs_end(rw_tape *t);
-/* The tape is reset: destroys its suspended runs, waits for the others, and releases what the tape holds. */
-void rw_runs_reset(rw_tape *t);
-rw_status rw_runs_init(rw_context *ctx, size_t waiting_most); /* of the pool */
-void rw_runs_finish(rw_context *ctx);
+
+/* Call when a context is created: the pool, and the end of runs with each reset of a tape and with the context.
+   RW_ERR_MEMORY, not recorded. */
+rw_status rw_runs_init(rw_context *ctx, size_t waiting_most);
 
 #endif

@@ -55,7 +55,7 @@ struct rw_observer {
     bool each_launch; /* it needs every launch of a graph, so nothing is captured */
 };
 
-/* Attaches an observer to each new run of a context: ctx->attach is a list of these. */
+/* Attaches an observer to each new run of a context. */
 struct rw_attach {
     struct rw_attach *next;
     /* *ret_observer stays NULL if the run need not be observed. */
@@ -86,6 +86,7 @@ enum rw_run_flag {
 struct rw_run {
     struct rw_run *next; /* of the tape; in the pool: the next spare one */
     rw_tape *tape;
+    struct rw_pool *pool; /* of its context */
     rw_plan *plan; /* counted; no run writes it */
     struct rw_draws draws; /* of the tape when the run was created or restarted */
     uint8_t state; /* enum rw_run_state */
@@ -126,7 +127,7 @@ struct rw_run {
     int n_observers;
 };
 
-/* ctx->pool */
+/* Of a context, from its creation on. */
 struct rw_pool {
     struct rw_arenas arenas, stores;
     struct rw_run *spare;
@@ -137,7 +138,33 @@ struct rw_pool {
     size_t n_stopped;
     size_t waiting_most; /* maximum bytes of suspended runs, without the latest one */
     struct rw_op_thread_table op_threads;
+    struct rw_attach *attach; /* a list, the one attached last first */
 };
+
+/* Of a tape, from its creation on. */
+struct rw_tape_runs {
+    struct rw_run *first;
+};
+
+extern struct rw_extension rw_pool_extension, rw_tape_runs_extension;
+
+static inline struct rw_pool *rw_pool_of(const rw_context *ctx)
+{
+    return rw_extension_find(&ctx->extensions, &rw_pool_extension);
+}
+
+static inline struct rw_tape_runs *rw_runs_of(const rw_tape *t)
+{
+    return rw_extension_find(&t->extensions, &rw_tape_runs_extension);
+}
+
+/* The context owns it from now on. */
+static inline void rw_runs_attach(const rw_context *ctx, struct rw_attach *a)
+{
+    struct rw_pool *const pool = rw_pool_of(ctx);
+    a->next = pool->attach;
+    pool->attach = a;
+}
 
 static inline rw_context *rw_run_context(const struct rw_run *r)
 {

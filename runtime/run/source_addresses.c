@@ -164,10 +164,10 @@ rw_status rw_run_publish(struct rw_run *r)
     rw_context *const ctx = r->tape->ctx;
     const rw_plan *const p = r->plan;
     rw_status status = RW_OK;
-    ctx->pool->active = r;
+    r->pool->active = r;
     for (size_t i = 0; !status && i < p->n_gradients; i++)
         status = rw_gradient_room(ctx, ctx->by_id[p->gradients[i]], "run");
-    ctx->pool->active = NULL;
+    r->pool->active = NULL;
     if (!status) status = copy_gradients(r);
     r->flags &= (uint16_t)~RW_RUN_PRIVATE;
     return status ? rw_fail(ctx, status, "run: the gradients could not be copied") : RW_OK;

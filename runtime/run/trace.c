@@ -30,7 +30,7 @@ struct span {
 };
 
 struct trace {
-    struct rw_attach attach; /* first, because ctx->attach returns it */
+    struct rw_attach attach; /* first, because the pool returns it */
     struct rw_observer observer;
     rw_context *ctx;
     struct rw_records file; /* no descriptor in a child of fork(), where nothing is traced */
@@ -348,11 +348,11 @@ void rw_trace_attach(rw_context *ctx, const char *name)
         if (fd >= 0) close(fd);
         return;
     }
-    *trace = (struct trace){ .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy }, .ctx = ctx,
+    *trace = (struct trace){ .attach = { .attach = attach, .destroy = destroy }, .ctx = ctx,
                              .observer = { .begin = begin, .before = before, .after = after, .end = end,
                                            .each_launch = true },
                              .file.fd = fd, .origin = 1e6 * rw_now_s() };
     rw_forked_add(&trace->forked, leave_to_parent);
     begin_text(trace);
-    ctx->attach = &trace->attach;
+    rw_runs_attach(ctx, &trace->attach);
 }

@@ -33,7 +33,7 @@ struct replays {
 
 /* Of a context. */
 struct digests {
-    struct rw_attach attach; /* first, because ctx->attach returns it */
+    struct rw_attach attach; /* first, because the pool returns it */
     rw_context *ctx;
     struct replays *spare;
 };
@@ -287,7 +287,7 @@ rw_status rw_digest_check_attach(rw_context *ctx)
 {
     struct digests *const all = rw_calloc(1, sizeof *all);
     if (!all) return RW_ERR_MEMORY;
-    *all = (struct digests){ .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy }, .ctx = ctx };
-    ctx->attach = &all->attach;
+    *all = (struct digests){ .attach = { .attach = attach, .destroy = destroy }, .ctx = ctx };
+    rw_runs_attach(ctx, &all->attach);
     return RW_OK;
 }

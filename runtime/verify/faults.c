@@ -24,9 +24,9 @@ struct addition {
 
 #define PAST 8 /* additions that are remembered: other additions occur between two of one sum */
 
-/* The observer, which is also its own entry in ctx->attach. */
+/* The observer, which is also its own entry in the list of rw_runs_attach(). */
 struct faults {
-    struct rw_attach attach; /* first, because ctx->attach returns it */
+    struct rw_attach attach; /* first, because the pool returns it */
     struct rw_observer observer;
     struct addition past[PAST], now; /* for RW_FAULT_REORDER; the oldest first */
     size_t n_past;
@@ -295,9 +295,9 @@ rw_status rw_faults_attach(rw_context *ctx)
 {
     struct faults *const f = rw_calloc(1, sizeof *f);
     if (!f) return RW_ERR_MEMORY;
-    f->attach = (struct rw_attach){ .next = ctx->attach, .attach = attach, .destroy = destroy };
+    f->attach = (struct rw_attach){ .attach = attach, .destroy = destroy };
     f->observer = (struct rw_observer){ .begin = begin, .before = before, .after = after };
-    ctx->attach = &f->attach;
+    rw_runs_attach(ctx, &f->attach);
     return RW_OK;
 }
 #endif

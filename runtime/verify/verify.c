@@ -35,7 +35,7 @@ struct reference {
 
 /* State of a context under REWIND_VERIFY=1. */
 struct verifier {
-    struct rw_attach attach; /* first, because ctx->attach returns it */
+    struct rw_attach attach; /* first, because the pool returns it */
     struct rw_patterns probe;
     struct rw_isolation iso;
 };
@@ -469,21 +469,21 @@ rw_status rw_verify_attach(rw_context *ctx)
 {
     struct verifier *const v = rw_calloc(1, sizeof *v);
     if (!v) return RW_ERR_MEMORY;
-    v->attach = (struct rw_attach){ .next = ctx->attach, .attach = watch_run, .destroy = destroy };
+    v->attach = (struct rw_attach){ .attach = watch_run, .destroy = destroy };
     const rw_status status = rw_patterns_open(&v->probe, ctx);
     if (status) {
         destroy(&v->attach);
         return status;
     }
     rw_isolation_open(&v->iso, &v->probe);
-    ctx->attach = &v->attach;
+    rw_runs_attach(ctx, &v->attach);
     return RW_OK;
 }
 
 rw_status rw_verify_and_run(rw_tape *t, const struct rw_request *request, const void *const *seeds)
 {
     ckpt_report report = { 0 };
-    struct rw_attach *a = t->ctx->attach;
+    struct rw_attach *a = rw_pool_of(t->ctx)->attach;
     while (a->attach != watch_run) a = a->next;
     struct verifier *const v = (struct verifier *)a;
     /* a suspended forward half is continued; it may have been planned for given seeds, and so must its reference be */

@@ -90,7 +90,7 @@ static void run_step(char *ignored)
     rw_memory m;
     cr_assert_eq(rw_read(b.t, y, got, sizeof got), RW_OK);
     rw_memory_stats(b.ctx, &m);
-    arena = (char *)b.ctx->pool->arenas.first->data;
+    arena = (char *)rw_pool_of(b.ctx)->arenas.first->data;
     cr_assert_eq(m.measured_peak, m.predicted_peak);
     after = m.predicted_peak - !!ignored;
     rw_tape_reset(b.t);

@@ -322,7 +322,7 @@ Test(memory_limits, a_step_beyond_a_control_group_is_refused_before_it_runs)
                                                             inside.all.note);
     rw_context *other = NULL;
     const rw_status status = rw_context_create(&other, NULL);
-    const size_t waits = other ? other->pool->waiting_most : 0;
+    const size_t waits = other ? rw_pool_of(other)->waiting_most : 0;
     rw_context_destroy(&other);
     cr_expect(leave_group(&g), "%s is left", g.made);
     cr_expect_eq(inside.resident, limit);

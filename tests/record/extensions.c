@@ -46,7 +46,7 @@ static void on_destroy(rw_context *ctx, void *state)
     note('d', state);
 }
 
-static void on_report(const void *state, rw_memory *memory)
+static void on_report(const rw_context *ctx, const void *state, rw_memory *memory)
 {
     memory->tape += 1000 * (size_t)*(const char *)state;
 }

@@ -98,7 +98,7 @@ Test(manual_offload_choices, survive_a_stop_and_other_steps_in_between)
     rw_tape *other = NULL;
     move_every(&x, 2);
     rw_item(x.b.t, x.loss);
-    struct rw_run *const r = x.b.t->runs;
+    struct rw_run *const r = rw_runs_of(x.b.t)->first;
     cr_assert(r && r->state == RW_RUN_STOPPED && r->store && rw_run_is_valid(r));
     cr_assert_eq(rw_tape_create(&other, x.b.ctx), RW_OK);
     rw_item(other, net_loss(&x.n, other, TOKENS, 1));

@@ -206,8 +206,9 @@ Test(offload, stops_and_graphs)
     rw_tensor *const loss = net_loss(&n, b.t, TOKENS, 0), *const other_loss = net_loss(&n, other, TOKENS, 1);
     rw_item(b.t, loss);
     rw_item(other, other_loss);
-    cr_assert(b.t->runs && b.t->runs->store && other->runs && other->runs->store);
-    cr_assert_neq(b.t->runs->store, other->runs->store);
+    const struct rw_run *const run = rw_runs_of(b.t)->first, *const other_run = rw_runs_of(other)->first;
+    cr_assert(run && run->store && other_run && other_run->store);
+    cr_assert_neq(run->store, other_run->store);
     cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
     unsigned char *got = all_gradients(b.ctx, &bytes);
     cr_assert_eq(first_difference(expected, got, bytes), -1);

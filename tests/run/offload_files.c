@@ -61,7 +61,7 @@ Test(offload_files, whole_pages_go_from_the_arena_itself)
     struct world w = open_world("offload:outer", folder, 2);
     cr_assert_eq(rw_backward(w.b.t, net_loss(&w.n, w.b.t, 64, 0)), RW_OK, "%s", rw_error_message(w.b.ctx));
     cr_assert(plant.writes > 0 && plant.reads > 0);
-    const struct rw_arena *const arena = w.b.ctx->pool->arenas.first;
+    const struct rw_arena *const arena = rw_pool_of(w.b.ctx)->arenas.first;
     cr_assert(arena && !arena->next);
     cr_expect_geq(plant.lowest, (const char *)arena->data);
     cr_expect_leq(plant.highest, (const char *)arena->data + arena->bytes);

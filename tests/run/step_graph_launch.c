@@ -454,7 +454,7 @@ Test(step_graph_launch, a_failed_launch_leaves_a_suspended_step)
     cr_assert_eq(rw_graph_launch(g), RW_ERR_DEVICE);
     fails = false;
     rw_error_clear(w.b.ctx);
-    for (const struct rw_run *r = w.other->runs; r; r = r->next) cr_expect_not(r->flags & RW_RUN_LOST);
+    for (const struct rw_run *r = rw_runs_of(w.other)->first; r; r = r->next) cr_expect_not(r->flags & RW_RUN_LOST);
     cr_assert_eq(rw_backward(w.other, y), RW_OK, "%s", rw_error_message(w.b.ctx));
     is_refused(&w, "q", 0, 5); /* the step's gradients count as added */
     cr_assert_eq(rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(w.b.ctx));

@@ -289,11 +289,11 @@ Test(suspended_runs, hold_no_more_bytes_than_suspended_runs_may)
     for (int i = 0; i < TAPES; i++) {
         rw_item(t[i], loss[i]);
         rw_memory_stats(x.b.ctx, &m);
-        if (i == 0) x.b.ctx->pool->waiting_most = FIT * m.waiting;
+        if (i == 0) rw_pool_of(x.b.ctx)->waiting_most = FIT * m.waiting;
         cr_assert(m.waiting > 0 && m.waiting <= m.arenas);
         cr_assert_eq(m.runs, (size_t)(i < FIT ? i + 1 : FIT));
     }
-    cr_assert_leq(m.waiting, x.b.ctx->pool->waiting_most);
+    cr_assert_leq(m.waiting, rw_pool_of(x.b.ctx)->waiting_most);
     ok(&x, rw_backward(t[TAPES - FIT], loss[TAPES - FIT]));
     cr_assert_eq(counted_runs[ID], TAPES, "it still waited");
     size_t bytes;
@@ -305,7 +305,7 @@ Test(suspended_runs, hold_no_more_bytes_than_suspended_runs_may)
     cr_assert_eq(first_difference(waited, again, bytes), -1, "computed again, to other bytes");
     free(waited);
     free(again);
-    x.b.ctx->pool->waiting_most = 1;
+    rw_pool_of(x.b.ctx)->waiting_most = 1;
     rw_tape_reset(t[1]);
     rw_tensor *const last = whole_loss(&x, t[1], 1, ID);
     ok(&x, rw_forward(t[1], (rw_tensor *[]){ last }, 1));
@@ -434,8 +434,8 @@ static void attach_many(struct world *x, struct counting *all)
     before_turn = after_turn = 0;
     for (int i = MANY; i-- > 0;) {
         all[i] = (struct counting){ { .before = count_before, .after = count_after, .detach = count_detached },
-                                    { x->b.ctx->attach, attach_counting, forget_counting }, i, MANY, 0, 0, true };
-        x->b.ctx->attach = &all[i].attach;
+                                    { NULL, attach_counting, forget_counting }, i, MANY, 0, 0, true };
+        rw_runs_attach(x->b.ctx, &all[i].attach);
     }
 }
 
@@ -477,7 +477,7 @@ Test(suspended_runs, an_observer_without_memory_fails_the_step)
         watched += all[0].attached > 0;
         for (int i = 0; i < MANY; i++)
             cr_assert_eq(all[i].attached, all[i].detached, "observer %d: %d, %d", i, all[i].attached, all[i].detached);
-        cr_assert_null(x.b.t->runs, "a run is left");
+        cr_assert_null(rw_runs_of(x.b.t)->first, "a run is left");
     }
     cr_assert(failed >= 3 && watched >= 3, "%d, %d", failed, watched);
     rw_tape_reset(x.b.t);
@@ -491,7 +491,7 @@ Test(suspended_runs, is_valid_sees_what_is_wrong)
 {
     struct world x = open_world();
     rw_item(x.b.t, whole_loss(&x, x.b.t, 1, ID));
-    struct rw_run *const r = x.b.t->runs;
+    struct rw_run *const r = rw_runs_of(x.b.t)->first;
     cr_assert(r && r->state == RW_RUN_STOPPED && rw_run_is_valid(r));
     struct rw_arena *const arena = r->arena;
     r->arena = NULL;

@@ -215,7 +215,7 @@ long first_difference(const void *a, const void *b, size_t bytes)
 
 void begin_alone(rw_context *ctx)
 {
-    struct rw_op_thread_table *const all = &ctx->pool->op_threads;
+    struct rw_op_thread_table *const all = &rw_pool_of(ctx)->op_threads;
     *all = (struct rw_op_thread_table){ .of = { { .last_run = 1, .alone = true } }, .last_run = 1 };
 }
 

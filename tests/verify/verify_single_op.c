@@ -538,7 +538,7 @@ static const rw_context *beside;
 
 static void write_to_lent(bool after)
 {
-    for (const struct rw_arena *a = beside->pool->arenas.first; a; a = a->next)
+    for (const struct rw_arena *a = rw_pool_of(beside)->arenas.first; a; a = a->next)
         if (a->lent) ((char *)a->data)[after ? a->bytes - RW_MARGIN : RW_MARGIN - 1] = 1;
 }
 

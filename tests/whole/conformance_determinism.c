@@ -170,13 +170,13 @@ static void give_arena(struct fixture *b, void **memory, size_t bytes, size_t sh
     cr_assert_eq(device->upload(b->ctx->device_state, *memory, dirt, bytes + shift), RW_OK);
     free(dirt);
     arena = (struct rw_arena){ .data = (char *)*memory + shift, .bytes = bytes };
-    b->ctx->pool->arenas.first = &arena;
+    rw_pool_of(b->ctx)->arenas.first = &arena;
 }
 
 static void take_arena(struct fixture *b, void *memory)
 {
     b->ctx->device->free(b->ctx->device_state, memory);
-    b->ctx->pool->arenas.first = NULL;
+    rw_pool_of(b->ctx)->arenas.first = NULL;
 }
 
 Test(conformance_determinism, results_do_not_depend_on_the_address_or_contents_of_the_arena)
@@ -193,7 +193,7 @@ Test(conformance_determinism, results_do_not_depend_on_the_address_or_contents_o
             give_arena(&b, &memory, plain.memory.predicted_peak, unit * (size_t)(i * i), fills[i % 4]);
             const void *const data = arena.data;
             struct answer a = step_of(&b, all_families);
-            cr_assert_eq(b.ctx->pool->arenas.first, &arena, "it ran somewhere else");
+            cr_assert_eq(rw_pool_of(b.ctx)->arenas.first, &arena, "it ran somewhere else");
             cr_assert(!arena.next && arena.data == data, "it ran somewhere else");
             expect_same(&plain, &a, rw_dtype_name(dtype));
             answer_free(&a);
