@@ -67,12 +67,10 @@ static struct rw_extension steps_extension = { .name = "steps", .reset = end_ste
 
 static void gone(rw_tape *t)
 {
-    rw_results_finish(t);
     rw_log_finish(t);
 }
 
-static const struct rw_upward upward = { .recorded = rw_run_eagerly, .undone = rw_results_undone,
-                                         .written = rw_begun_written, .gone = gone,
+static const struct rw_upward upward = { .recorded = rw_run_eagerly, .written = rw_begun_written, .gone = gone,
                                          .release = rw_runs_release, .destroy = free_context };
 
 /* Attaches the observers of runs. The last one is closest to the kernels, so all others see what a fault changes. */

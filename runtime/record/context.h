@@ -27,7 +27,6 @@ enum rw_verify_mode {
 /* Calls from recording to later passes, the only ones in this direction. api/ fills in the table. */
 struct rw_upward {
     rw_status (*recorded)(rw_tape *t, uint32_t node); /* REWIND_EAGER=1: a node was recorded */
-    void (*undone)(rw_tape *t);                       /* values from t->n_values on were rolled back */
     rw_status (*written)(rw_tape *t, uint32_t leaf);  /* an input that a run has read is about to change */
     void (*gone)(rw_tape *t);                         /* the tape is about to be destroyed; it was reset */
     bool (*release)(rw_context *ctx);                 /* the device has no memory: frees some; false: none is left */

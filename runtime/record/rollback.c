@@ -30,11 +30,9 @@ void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark)
 
 void rw_tape_rollback(rw_tape *t, const struct rw_tape_mark *mark)
 {
-    const bool held = t->n_held && t->n_values > mark->values; /* REWIND_EAGER=1 has already executed some of it */
     rw_tape_cut(t, mark);
     t->ctx->generator.offset = mark->drawn;
     t->ticket_end = mark->ticket_end;
-    if (held) t->ctx->up->undone(t);
 }
 
 struct rw_composite rw_composite_begin(rw_tape *t, const char *name)

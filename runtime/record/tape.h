@@ -169,7 +169,6 @@ struct rw_tape {
     struct rw_gradient_handle **gradients; /* of tape values: n_gradients of this step, from the last value to the
                                               first, then unused ones */
     size_t n_gradients, n_handles, cap_gradients;
-    struct rw_results *results; /* run/result_memory.h: the pool of blocks for results */
     uint32_t *roots; /* roots of the last backward or verification, for ckpt_explain() */
     size_t n_roots, cap_roots;
     bool seeded; /* with gradients that were given */

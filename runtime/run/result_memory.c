@@ -5,11 +5,44 @@
 
 #include <string.h>
 
+/* Of a tape whose runs have had results: its blocks. */
+struct blocks {
+    struct rw_results *first;
+};
+
+/* Drops held values from t->n_values on: the nodes recorded last were rolled back. REWIND_EAGER=1 has executed them. */
+static void cut(rw_tape *t, void *state)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_held; i++) {
+        if (t->held[i].value < t->n_values) t->held[n++] = t->held[i];
+        else rw_results_release(t->ctx, t->held[i].in);
+    }
+    t->n_held = n;
+}
+
+static void destroy(rw_context *ctx, void *state)
+{
+    for (struct rw_results *r = ((struct blocks *)state)->first, *next; r; r = next) {
+        next = r->next;
+        rw_results_release(ctx, r);
+    }
+}
+
+static struct rw_extension results_extension = { .name = "results", .size = sizeof(struct blocks), .cut = cut,
+                                                 .destroy = destroy };
+
+static struct rw_results *first_block(const rw_tape *t)
+{
+    const struct blocks *const blocks = rw_extension_find(&t->extensions, &results_extension);
+    return blocks ? blocks->first : NULL;
+}
+
 /* Among free blocks, that of the same plan first, then any. Under `total:` only one that is not larger than planned. */
 static struct rw_results *free_block(const rw_tape *t, const rw_plan *plan)
 {
     struct rw_results *found = NULL;
-    for (struct rw_results *r = t->results; r; r = r->next) {
+    for (struct rw_results *r = first_block(t); r; r = r->next) {
         if (r->references > 1 || (plan->total_bytes && r->bytes != plan->results_bytes)) continue;
         if (r->plan == plan->serial) return r;
         if (!found || r->bytes > found->bytes) found = r;
@@ -19,10 +52,11 @@ static struct rw_results *free_block(const rw_tape *t, const rw_plan *plan)
 
 static struct rw_results *add_block(rw_tape *t)
 {
-    struct rw_results *const r = rw_calloc(1, sizeof *r);
+    struct blocks *const blocks = rw_extension_make(&t->extensions, &results_extension);
+    struct rw_results *const r = blocks ? rw_calloc(1, sizeof *r) : NULL;
     if (!r) return NULL;
-    *r = (struct rw_results){ .next = t->results, .references = 1 };
-    t->results = r;
+    *r = (struct rw_results){ .next = blocks->first, .references = 1 };
+    blocks->first = r;
     return r;
 }
 
@@ -67,8 +101,10 @@ void rw_results_release(rw_context *ctx, struct rw_results *r)
 /* Blocks that a run used after that step are kept. False if there is none to free. */
 static bool free_blocks(rw_tape *t, uint64_t step)
 {
+    struct blocks *const blocks = rw_extension_find(&t->extensions, &results_extension);
     bool freed = false;
-    for (struct rw_results **link = &t->results; *link;) {
+    if (!blocks) return false;
+    for (struct rw_results **link = &blocks->first; *link;) {
         struct rw_results *const r = *link;
         if (r->references > 1 || r->step > step) {
             link = &r->next;
@@ -154,16 +190,6 @@ void rw_results_let_go(rw_tape *t)
     t->n_held = 0;
 }
 
-void rw_results_undone(rw_tape *t)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < t->n_held; i++) {
-        if (t->held[i].value < t->n_values) t->held[n++] = t->held[i];
-        else rw_results_release(t->ctx, t->held[i].in);
-    }
-    t->n_held = n;
-}
-
 /* Drops all held values at a reset. Handles of gradients become stale, and rotate like the chunks of values, so that
    their memory is reused as late as possible. */
 void rw_results_forget(rw_tape *t)
@@ -182,13 +208,4 @@ void rw_results_forget(rw_tape *t)
         rw_rest(t->gradients, t->n_gradients, t->n_handles);
     }
     t->n_gradients = 0;
-}
-
-void rw_results_finish(rw_tape *t)
-{
-    while (t->results) {
-        struct rw_results *const r = t->results;
-        t->results = r->next;
-        rw_results_release(t->ctx, r);
-    }
 }

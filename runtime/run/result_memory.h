@@ -40,11 +40,7 @@ rw_status rw_results_hand_out(rw_tape *t, struct rw_results *results, const stru
 
 /* Drops all held values of the tape; its gradient handles stay. */
 void rw_results_let_go(rw_tape *t);
-/* Also drops held values from the tape's n_values on: the nodes recorded last were rolled back. */
-void rw_results_undone(rw_tape *t);
 /* The handles go too. */
 void rw_results_forget(rw_tape *t);
-/* Destroys the pool. */
-void rw_results_finish(rw_tape *t);
 
 #endif

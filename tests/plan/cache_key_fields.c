@@ -46,7 +46,7 @@ static const struct {
     { "rw_store_place", "fns path given measured rate", "change with the serial" },
     { "rw_context", "kind device device_state planning plan_only up", "the same for the life of the context" },
     { "rw_context", "extensions", "by their names, see rw_extension" },
-    { "rw_extension", "timer dropped_effects order_check dump plans plan_serials pool tape_runs runs steps",
+    { "rw_extension", "timer dropped_effects order_check dump plans plan_serials pool tape_runs runs results steps",
       "no plan depends on it" },
     { "rw_context", "store", "by its serial, see rw_store_place" },
     { "rw_context", "generator", "tickets are read when a plan runs" },
