@@ -65,12 +65,7 @@ static void end_step(rw_tape *t, void *state)
 
 static struct rw_extension steps_extension = { .name = "steps", .reset = end_step };
 
-static void gone(rw_tape *t)
-{
-    rw_log_finish(t);
-}
-
-static const struct rw_upward upward = { .recorded = rw_run_eagerly, .written = rw_begun_written, .gone = gone,
+static const struct rw_upward upward = { .recorded = rw_run_eagerly, .written = rw_begun_written,
                                          .release = rw_runs_release, .destroy = free_context };
 
 /* Attaches the observers of runs. The last one is closest to the kernels, so all others see what a fault changes. */
@@ -242,7 +237,6 @@ static void free_params(rw_context *ctx)
 static void free_context(rw_context *ctx)
 {
     rw_extensions_destroy(&ctx->extensions, ctx);
-    rw_history_finish(ctx);
     rw_costs_free(ctx->costs);
     rw_counts_free(ctx);
     for (size_t i = 0; i < ctx->n_params; i++) rw_kept_codes_drop(ctx, ctx->params[i]);

@@ -175,7 +175,7 @@ static struct rw_run *find_run(rw_tape *t, const struct rw_expected *e, const st
     rw_plan *const plan = is_fresh ? rw_plan_find_ahead(t, request, &e->ahead) : NULL;
     if (!plan) return NULL;
     rw_runs_end_assumed(t);
-    t->ctx->history->n_unused = 0;
+    rw_history_of(t->ctx)->n_unused = 0;
     return rw_run_make(t, plan, RW_RUN_AHEAD, &r) ? NULL : r;
 }
 
@@ -288,8 +288,7 @@ static bool is_root(const struct rw_expected *e, uint32_t value)
  */
 static void begin_if_loss(rw_tape *t, const struct rw_expected *e, const rw_tensor *x)
 {
-    const bool is_after = t->log && t->log->n_roots;
-    if (!is_after && may_be_loss(t, x) && (!e || is_root(e, x->id))) begin_as_loss(t, x->id);
+    if (!rw_log_has_backward(t) && may_be_loss(t, x) && (!e || is_root(e, x->id))) begin_as_loss(t, x->id);
 }
 
 /* Continues an assumed run, begins an expected step, or evaluates, in this order. */
@@ -305,9 +304,8 @@ void rw_begin_step_for(rw_tape *t, const rw_tensor *x)
         r = NULL;
     }
     const bool goes_on = r && (rw_run_is_reached(r) || (e && rw_point_is_same(&e->ahead.at, &r->plan->recorded)));
-    const bool is_after = t->log && t->log->n_roots;
     if (goes_on && advance_to(r, v->id)) return;
-    if (e && is_small && e->n_roots && !is_after && begin(t, e, v->id)) return;
+    if (e && is_small && e->n_roots && !rw_log_has_backward(t) && begin(t, e, v->id)) return;
     if (e && is_small) evaluate_together(t, e, v->id);
     else begin_if_loss(t, e, x);
 }
@@ -325,7 +323,7 @@ bool rw_backward_request(rw_tape *t, const uint32_t *loss, const struct rw_polic
                          uint32_t **ret_values)
 {
     const rw_context *const ctx = t->ctx;
-    const bool is_first = !ctx->eager && t->n_users == 1 && (!t->log || !t->log->n_roots);
+    const bool is_first = !ctx->eager && t->n_users == 1 && !rw_log_has_backward(t);
     const struct rw_expected *const e = is_first && ctx->verify != RW_VERIFY_FULL ? rw_history_find(t) : NULL;
     const bool is_more = e && is_at(t, e) && (e->n_reads || e->n_roots > 1);
     if (!is_more || !request_step(t, e, loss, RW_NONE_ID, policy, ret, ret_values)) return false;
@@ -578,7 +576,7 @@ static bool can_plan(const rw_tape *t, const struct rw_expected *e)
 /* Makes the plan of the same step again, if its program reads values before the step is recorded. */
 void rw_begun_plan_ahead(rw_tape *t, struct rw_expected *e)
 {
-    struct rw_history *const h = t->ctx->history;
+    struct rw_history *const h = rw_history_of(t->ctx);
     struct rw_request request;
     uint32_t *values;
     if (!reads_before_its_end(e) || !can_plan(t, e)) return;

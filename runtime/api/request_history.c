@@ -15,29 +15,44 @@ static void finish_entry(struct rw_expected *e)
     *e = (struct rw_expected){ 0 };
 }
 
-void rw_history_finish(rw_context *ctx)
+static void destroy_history(rw_context *ctx, void *state)
 {
-    if (!ctx->history) return;
-    for (size_t i = 0; i < ctx->history->n; i++) finish_entry(&ctx->history->entries[i]);
-    rw_free(ctx->history);
-    ctx->history = NULL;
+    struct rw_history *const h = state;
+    for (size_t i = 0; i < h->n; i++) finish_entry(&h->entries[i]);
 }
 
-void rw_log_finish(rw_tape *t)
+static void destroy_log(rw_context *ctx, void *state)
 {
-    if (!t->log) return;
-    rw_free(t->log->reads);
-    rw_free(t->log->is_read);
-    rw_free(t->log->points);
-    rw_free(t->log->roots);
-    rw_free(t->log);
-    t->log = NULL;
+    struct rw_log *const log = state;
+    rw_free(log->reads);
+    rw_free(log->is_read);
+    rw_free(log->points);
+    rw_free(log->roots);
 }
 
-static struct rw_log *log_of(rw_tape *t)
+static struct rw_extension history_extension = { .name = "history", .size = sizeof(struct rw_history),
+                                                 .destroy = destroy_history };
+static struct rw_extension log_extension = { .name = "log", .size = sizeof(struct rw_log), .destroy = destroy_log };
+
+struct rw_history *rw_history_of(const rw_context *ctx)
 {
-    if (!t->log) t->log = rw_calloc(1, sizeof *t->log);
-    return t->log;
+    return rw_extension_find(&ctx->extensions, &history_extension);
+}
+
+static struct rw_log *log_of(const rw_tape *t)
+{
+    return rw_extension_find(&t->extensions, &log_extension);
+}
+
+bool rw_log_has_backward(const rw_tape *t)
+{
+    const struct rw_log *const log = log_of(t);
+    return log && log->n_roots;
+}
+
+static struct rw_log *make_log(rw_tape *t)
+{
+    return rw_extension_make(&t->extensions, &log_extension);
 }
 
 /* ---- the log of a step ---- */
@@ -79,7 +94,7 @@ static bool add_point(struct rw_log *log)
 
 rw_status rw_log_read(rw_tape *t, uint32_t base, bool at_point)
 {
-    struct rw_log *const log = log_of(t);
+    struct rw_log *const log = make_log(t);
     if (!log) return no_memory(t);
     log->last = rw_tape_point(t);
     if (base != RW_NONE_ID && !add_read(log, base)) return no_memory(t);
@@ -88,7 +103,7 @@ rw_status rw_log_read(rw_tape *t, uint32_t base, bool at_point)
 
 rw_status rw_log_backward(rw_tape *t, uint32_t root, bool seeded)
 {
-    struct rw_log *const log = log_of(t);
+    struct rw_log *const log = make_log(t);
     if (!log) return no_memory(t);
     if (log->n_roots && (root >= log->n_values || seeded != log->seeded)) return RW_OK;
     if (!add(&log->roots, &log->cap_roots, &log->n_roots, root)) return no_memory(t);
@@ -117,7 +132,7 @@ static bool passes(const struct rw_expected *e, const struct rw_tape_point *at)
 
 struct rw_expected *rw_history_find(rw_tape *t)
 {
-    struct rw_history *const h = t->ctx->history;
+    struct rw_history *const h = rw_history_of(t->ctx);
     const struct rw_tape_point at = rw_tape_point(t);
     struct rw_expected *found = NULL;
     for (size_t i = 0; h && i < h->n; i++) {
@@ -130,8 +145,7 @@ struct rw_expected *rw_history_find(rw_tape *t)
 /* Finds the entry of a structure, or takes a free one or the least recently used one. */
 static struct rw_expected *take_entry(rw_context *ctx, const struct rw_ahead *ahead)
 {
-    struct rw_history *h = ctx->history;
-    if (!h) h = ctx->history = rw_calloc(1, sizeof *h);
+    struct rw_history *const h = rw_extension_make(&ctx->extensions, &history_extension);
     if (!h) return NULL;
     struct rw_expected *e = find_at(h, &ahead->at);
     if (!e && h->n < RW_HISTORY_STEPS) e = &h->entries[h->n++];
@@ -186,7 +200,7 @@ static void copy_roots(struct rw_expected *e, const struct rw_log *log)
 /* Moves the log into the entry of its structure. */
 void rw_history_end_step(rw_tape *t, struct rw_expected **ret_entry)
 {
-    struct rw_log *const log = t->log;
+    struct rw_log *const log = log_of(t);
     *ret_entry = NULL;
     if (!log || (!log->n_reads && !log->n_points && !log->n_roots)) return;
     const struct rw_ahead ahead = log->n_roots ? log->ahead : (struct rw_ahead){ .at = log->last };

@@ -61,8 +61,11 @@ struct rw_history {
     size_t n_unused; /* consecutive plans made ahead for new structures that no step has used */
 };
 
-void rw_history_finish(rw_context *ctx);
-void rw_log_finish(rw_tape *t);
+/* What earlier steps of the context requested; NULL: none has ended yet. */
+struct rw_history *rw_history_of(const rw_context *ctx);
+
+/* Has the tape's current step begun a backward? */
+bool rw_log_has_backward(const rw_tape *t);
 
 /* Logs that the program has seen a small value, RW_NONE_ID: one that is not small. at_point: rw_item() read it, and a
    step may begin there. RW_ERR_MEMORY, recorded. */

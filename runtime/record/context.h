@@ -28,7 +28,6 @@ enum rw_verify_mode {
 struct rw_upward {
     rw_status (*recorded)(rw_tape *t, uint32_t node); /* REWIND_EAGER=1: a node was recorded */
     rw_status (*written)(rw_tape *t, uint32_t leaf);  /* an input that a run has read is about to change */
-    void (*gone)(rw_tape *t);                         /* the tape is about to be destroyed; it was reset */
     bool (*release)(rw_context *ctx);                 /* the device has no memory: frees some; false: none is left */
     void (*destroy)(rw_context *ctx);                 /* the last user has released the context: frees it */
 };
@@ -115,7 +114,6 @@ struct rw_context {
     uint64_t n_serials;             /* serials given to tensors of the context so far; cache keys use serials */
 
     rw_tape *tapes; /* all of the context, a list */
-    struct rw_history *history;  /* api/request_history.h: what earlier steps requested; NULL: none has ended yet */
     struct rw_costs *costs;      /* autodiff/costs.h: measured costs of nodes; NULL: nominal rates */
     struct rw_counts *counts;     /* record/quantization_counts.h: created when a monitor first requests sites */
     struct rw_clipping *clipping; /* api/clip_grad_norm.h: created by the first rw_clip_grad_norm() */

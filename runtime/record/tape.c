@@ -193,7 +193,6 @@ void rw_tape_release(rw_tape *t)
 {
     rw_context *const ctx = t->ctx;
     if (--t->n_users) return;
-    ctx->up->gone(t);
     rw_extensions_destroy(&t->extensions, ctx);
     *t->link = t->next;
     if (t->next) t->next->link = t->link;

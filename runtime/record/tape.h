@@ -172,7 +172,6 @@ struct rw_tape {
     uint32_t *roots; /* roots of the last backward or verification, for ckpt_explain() */
     size_t n_roots, cap_roots;
     bool seeded; /* with gradients that were given */
-    struct rw_log *log; /* api/request_history.h: what the step has requested so far; NULL: nothing yet */
     bool bereft; /* a state of the context that one of its leaves refers to was destroyed: nothing runs until its
                     reset */
 };
