@@ -81,7 +81,9 @@ static void open_step(struct step *s)
     if (rw_context_create(&s->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 }) ||
         rw_tape_create(&s->t, s->ctx))
         fail(s);
-    if (far.picoseconds && (s->ctx->costs = rw_calloc(1, sizeof *s->ctx->costs))) s->ctx->costs->memory = far;
+    struct rw_costs *const costs = far.picoseconds ? rw_calloc(1, sizeof *costs) : NULL;
+    if (costs) costs->memory = far;
+    rw_costs_replace(s->ctx, costs);
     model_preset(&config, "tiny");
     config.kind = gpt ? MODEL_GPT : MODEL_LLAMA;
     config.layers = s->size;

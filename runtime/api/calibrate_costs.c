@@ -120,10 +120,11 @@ static rw_status open_tape(struct probe *p)
 /* Memory costs are measured once for all types. */
 static rw_status tell_memory(struct probe *p, const struct rw_costs *costs)
 {
-    p->ctx->costs = rw_calloc(1, sizeof *p->ctx->costs);
-    if (!p->ctx->costs) return RW_ERR_MEMORY;
-    p->ctx->costs->memory = costs->memory;
-    p->ctx->costs->threads = p->ctx->threads;
+    struct rw_costs *const own = rw_calloc(1, sizeof *own);
+    if (!own) return RW_ERR_MEMORY;
+    own->memory = costs->memory;
+    own->threads = p->ctx->threads;
+    rw_costs_replace(p->ctx, own);
     return RW_OK;
 }
 
@@ -138,7 +139,7 @@ static rw_status probe_type(rw_context *ctx, rw_dtype dtype, struct rw_costs *co
     status = tell_memory(&p, costs);
     if (!status) status = open_tape(&p);
     if (!status) status = time_steps(&p);
-    if (!status) status = rw_costs_add_missing(costs, p.ctx->costs);
+    if (!status) status = rw_costs_add_missing(costs, rw_costs_of(p.ctx));
     if (status)
         rw_fail(ctx, status, "rw_costs_calibrate, %s: %s", rw_dtype_name(dtype),
                 *rw_error_message(p.ctx) ? rw_error_message(p.ctx) : rw_status_name(status));
@@ -150,7 +151,8 @@ static rw_status probe_type(rw_context *ctx, rw_dtype dtype, struct rw_costs *co
 static rw_status probe_types(rw_context *ctx, struct rw_costs *costs)
 {
     rw_status status = RW_OK;
-    if (ctx->costs && ctx->costs->threads == ctx->threads) status = rw_costs_add_missing(costs, ctx->costs);
+    const struct rw_costs *const had = rw_costs_of(ctx);
+    if (had && had->threads == ctx->threads) status = rw_costs_add_missing(costs, had);
     if (status) return rw_fail(ctx, status, "rw_costs_calibrate: out of memory");
     costs->memory = rw_costs_known_memory(ctx);
     if (!costs->memory.picoseconds) costs->memory = rw_costs_measure_memory(ctx);
@@ -173,7 +175,6 @@ rw_status rw_costs_calibrate(rw_context *ctx)
         return status;
     }
     costs->threads = ctx->threads;
-    rw_costs_free(ctx->costs);
-    ctx->costs = costs;
+    rw_costs_replace(ctx, costs);
     return RW_OK;
 }

@@ -164,6 +164,7 @@ static rw_status open_bare(rw_context *ctx, const rw_context_params *params)
     ctx->strict_policy = params->strict_policy;
     ctx->store.fns = ctx->device->store;
     rw_status status = rw_effects_open(ctx);
+    if (!status) status = rw_costs_open(ctx);
     if (!status) status = rw_plan_cache_open(ctx);
     if (status) return status;
     status = rw_runs_init(ctx, params->waiting_bytes ? params->waiting_bytes
@@ -237,7 +238,6 @@ static void free_params(rw_context *ctx)
 static void free_context(rw_context *ctx)
 {
     rw_extensions_destroy(&ctx->extensions, ctx);
-    rw_costs_free(ctx->costs);
     rw_counts_free(ctx);
     for (size_t i = 0; i < ctx->n_params; i++) rw_kept_codes_drop(ctx, ctx->params[i]);
     free_params(ctx);

@@ -334,8 +334,9 @@ static double near_us(const struct sample *s, double us)
 
 struct rw_memory_cost rw_costs_known_memory(const rw_context *ctx)
 {
-    const bool known = ctx->costs && ctx->costs->threads == ctx->threads;
-    return known ? ctx->costs->memory : (struct rw_memory_cost){ 0 };
+    const struct rw_costs *const costs = rw_costs_of(ctx);
+    const bool known = costs && costs->threads == ctx->threads;
+    return known ? costs->memory : (struct rw_memory_cost){ 0 };
 }
 
 struct rw_memory_cost rw_costs_measure_memory(const rw_context *ctx)
@@ -373,8 +374,8 @@ rw_status rw_profile_end(rw_context *ctx)
     close_step(m);
     if (costs) costs->memory = m->memory;
     rw_status status = costs ? add_usual(m, costs) : RW_ERR_MEMORY;
-    const bool older = ctx->costs && ctx->costs->threads == ctx->threads; /* and was not measured again */
-    if (!status && older) status = rw_costs_add_missing(costs, ctx->costs);
+    const struct rw_costs *const had = rw_costs_of(ctx); /* which may not all have been measured again */
+    if (!status && had && had->threads == ctx->threads) status = rw_costs_add_missing(costs, had);
     if (!status && costs->n && !rw_costs_seal(costs)) status = RW_ERR_MEMORY;
     if (status) {
         rw_costs_free(costs);
@@ -383,22 +384,20 @@ rw_status rw_profile_end(rw_context *ctx)
     m->on = false;
     forget(m);
     costs->threads = ctx->threads;
-    struct rw_costs *const unused = costs->n ? ctx->costs : costs;
-    if (costs->n) ctx->costs = costs;
-    rw_costs_free(unused);
+    if (costs->n) rw_costs_replace(ctx, costs);
+    else rw_costs_free(costs);
     return RW_OK;
 }
 
 size_t rw_costs_count(const rw_context *ctx)
 {
     RW_LOOKS_ONLY;
-    return ctx && ctx->costs ? ctx->costs->n : 0;
+    const struct rw_costs *const costs = ctx ? rw_costs_of(ctx) : NULL;
+    return costs ? costs->n : 0;
 }
 
 void rw_costs_clear(rw_context *ctx)
 {
     RW_ENTER(ctx, );
-    if (!ctx) return;
-    rw_costs_free(ctx->costs);
-    ctx->costs = NULL;
+    if (ctx) rw_costs_replace(ctx, NULL);
 }

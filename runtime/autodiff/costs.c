@@ -269,6 +269,25 @@ void rw_costs_free(struct rw_costs *costs)
     rw_free(costs);
 }
 
+static void destroy(rw_context *ctx, void *state)
+{
+    rw_costs_free(*(struct rw_costs **)state);
+}
+
+struct rw_extension rw_costs_extension = { .name = "costs", .size = sizeof(struct rw_costs *), .destroy = destroy };
+
+rw_status rw_costs_open(rw_context *ctx)
+{
+    return rw_extension_make(&ctx->extensions, &rw_costs_extension) ? RW_OK : RW_ERR_MEMORY;
+}
+
+void rw_costs_replace(const rw_context *ctx, struct rw_costs *costs)
+{
+    struct rw_costs **const place = rw_costs_place(ctx);
+    rw_costs_free(*place);
+    *place = costs;
+}
+
 /* ---- offload store ---- */
 
 static uint64_t at_least_one(uint64_t x)
@@ -296,7 +315,7 @@ void rw_store_learn(struct rw_store_place *store, struct rw_store_cost measured)
 
 void rw_costs_tell_store(rw_context *ctx)
 {
-    const struct rw_costs *const costs = ctx->costs;
+    const struct rw_costs *const costs = rw_costs_of(ctx);
     if (costs && costs->folder && ctx->store.path && !strcmp(costs->folder, ctx->store.path))
         rw_store_learn(&ctx->store, costs->store);
 }

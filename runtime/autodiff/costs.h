@@ -91,6 +91,25 @@ struct rw_costs {
     uint64_t hash;
 };
 
+extern struct rw_extension rw_costs_extension;
+
+/* Where a context, from its creation on, keeps its costs; NULL there: nominal rates. */
+static inline struct rw_costs **rw_costs_place(const rw_context *ctx)
+{
+    return rw_extension_find(&ctx->extensions, &rw_costs_extension);
+}
+
+static inline struct rw_costs *rw_costs_of(const rw_context *ctx)
+{
+    return *rw_costs_place(ctx);
+}
+
+/* Call when a context is created. RW_ERR_MEMORY, not recorded. */
+rw_status rw_costs_open(rw_context *ctx);
+
+/* Replaces the context's costs and frees the old ones. NULL: none. */
+void rw_costs_replace(const rw_context *ctx, struct rw_costs *costs);
+
 /* A cost or time as an integer, 0 to 10^18. */
 static inline uint64_t rw_cost_number(double x)
 {

@@ -136,7 +136,7 @@ static rw_status query_costs(struct rw_problem *p, uint32_t n)
     const enum rw_callback before = rw_callback_enter(t->ctx, RW_CALLBACK_QUERY);
     p->cost[n] = rw_call_cost(&call);
     p->across[n] = rw_cache_transfers(&call);
-    p->seconds[n] = rw_costs_seconds(t->ctx->costs, &call, node->attrs_size, p->cost[n]);
+    p->seconds[n] = rw_costs_seconds(rw_costs_of(t->ctx), &call, node->attrs_size, p->cost[n]);
     const size_t bytes = rw_call_workspace(&call);
     if (rw_callback_leave(t->ctx, before)) return RW_ERR_ARGUMENT; /* an illegal call of its check or cost function:
                                                                       the error is recorded */
@@ -149,14 +149,14 @@ double rw_move_seconds(const struct rw_problem *p, int lane, uint64_t bytes)
 {
     const struct rw_store_rate *const rate = &p->t->ctx->store.rate;
     const double known = lane == RW_LANE_OUT ? rate->out : rate->in;
-    const double slower = p->t->ctx->costs ? 1 : NOMINAL_IS_SLOWER;
+    const double slower = rw_costs_of(p->t->ctx) ? 1 : NOMINAL_IS_SLOWER;
     return NOMINAL_MOVE_S + (double)bytes / (known > 0 ? known / slower : NOMINAL_MOVED_BYTES_PER_S);
 }
 
 double rw_move_loss(const struct rw_problem *p, uint64_t bytes)
 {
     const rw_context *const ctx = p->t->ctx;
-    return (double)bytes * ctx->store.rate.loss * (ctx->costs ? 1 : NOMINAL_IS_SLOWER);
+    return (double)bytes * ctx->store.rate.loss * (rw_costs_of(ctx) ? 1 : NOMINAL_IS_SLOWER);
 }
 
 static rw_status make_order(struct rw_problem *p)
@@ -263,7 +263,7 @@ static rw_status fill(struct rw_problem *p)
     mark_needed(p);
     mark_read(p);
     p->beside_bytes = count_beside(p);
-    if (p->t->ctx->costs) p->memory = p->t->ctx->costs->memory;
+    if (rw_costs_of(p->t->ctx)) p->memory = rw_costs_of(p->t->ctx)->memory;
     const rw_status ordered = make_order_holding(p);
     return ordered ? ordered : find_deferrable(p);
 }

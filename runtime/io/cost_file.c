@@ -99,12 +99,12 @@ rw_status rw_costs_save(const rw_context *read_only, const char *path)
     RW_ENTER(read_only, RW_ERR_ARGUMENT);
     rw_context *const ctx = (rw_context *)(uintptr_t)read_only; /* errors stick to it */
     if (!ctx || !path) return rw_fail_null(ctx, "rw_costs_save", ctx ? "path" : "ctx");
-    if (!ctx->costs)
+    if (!rw_costs_of(ctx))
         return rw_fail(ctx, RW_ERR_ARGUMENT,
                        "rw_costs_save: %s: expected costs in the context, got none; rw_profile_begin() measures "
                        "them", path);
     struct rw_replacement file;
-    struct rw_costs costs = *ctx->costs;
+    struct rw_costs costs = *rw_costs_of(ctx);
     const char *why = NULL;
     add_store(ctx, &costs);
     const struct place p = place_of(ctx, costs.threads); /* now: the file may take the last free descriptor */
@@ -345,8 +345,7 @@ rw_status rw_costs_load(rw_context *ctx, const char *path)
         return status;
     }
     costs->threads = ctx->threads;
-    rw_costs_free(ctx->costs);
-    ctx->costs = costs;
+    rw_costs_replace(ctx, costs);
     rw_costs_tell_store(ctx);
     return RW_OK;
 }

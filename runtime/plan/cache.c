@@ -59,13 +59,14 @@ static void add_request(struct rw_key *k, const rw_tape *t, const struct rw_requ
                         const struct rw_ahead *ahead)
 {
     const rw_context *const ctx = t->ctx;
+    const struct rw_costs *const costs = rw_costs_of(ctx);
     const bool whole = t->n_parts && request->policy->whole; /* otherwise parts have policies of their own */
     rw_key_add(k, RW_KEY_REQUEST | (uint64_t)request->kind << 16 | (uint64_t)request->effects << 24 |
-                      (uint64_t)request->seeded << 25 | (uint64_t)whole << 26 | (uint64_t)(ctx->costs != NULL) << 27);
+                      (uint64_t)request->seeded << 25 | (uint64_t)whole << 26 | (uint64_t)(costs != NULL) << 27);
     rw_key_add(k, (uint64_t)ctx->threads); /* workspaces are per thread */
     rw_key_add(k, ctx->store.serial); /* the schedule of copies depends on its rates */
     rw_key_add(k, ctx->layouts.generation); /* keys contain indexes of layouts */
-    rw_key_add(k, ctx->costs ? ctx->costs->hash : 0);
+    rw_key_add(k, costs ? costs->hash : 0);
     rw_key_add_policy(k, request->policy);
     rw_key_add(k, request->n_values);
     for (size_t i = 0; i < request->n_values; i++) rw_key_add(k, request->values[i]);

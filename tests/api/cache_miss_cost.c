@@ -165,7 +165,7 @@ static void measure_row(struct fixture *b, uint64_t mib)
 /* The cost of an op of the row, in microseconds. */
 static double us_of(const struct fixture *b, const char *op)
 {
-    const struct rw_costs *const costs = b->ctx->costs;
+    const struct rw_costs *const costs = rw_costs_of(b->ctx);
     for (size_t i = 0; i < costs->n; i++)
         if (!strcmp(costs->entry[i].op, op)) return (double)costs->entry[i].picoseconds * 1e-6;
     cr_assert_fail("no %s", op);
@@ -186,8 +186,8 @@ Test(cache_miss_cost, is_subtracted_from_ops_with_cache_misses)
     fake.more = 100;
     measure_row(&b, 8);
     cr_expect_eq(fake.asked, 1);
-    cr_expect_eq(b.ctx->costs->memory.near_bytes, 14 * MIB);
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 2000000);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.near_bytes, 14 * MIB);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.picoseconds, 2000000);
     for (int i = 0; i < ROW; i++) {
         const double us = us_of(&b, far_of_row[i].op), want = 1000 + 100 * i - far_of_row[i].far; /* 1 us each */
         cr_expect_float_eq(us, want, 1e-5, "%s: %.7g, not %.7g", far_of_row[i].op, us, want);
@@ -226,7 +226,7 @@ Test(cache_miss_cost, is_subtracted_from_ops_that_write_what_others_have_read)
     row_op[1] = &turn;
     measure_row(&b, 8);
     row_op[1] = &row_ops[1];
-    cr_expect_eq(b.ctx->costs->memory.shared_picoseconds, 3000000);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.shared_picoseconds, 3000000);
     for (int i = 0; i < ROW; i++)
         cr_expect_float_eq(us_of(&b, row_ops[i].name), i == 2 ? 1000 - 24 : 1000, 1e-5, "%s: %.7g", row_ops[i].name,
                            us_of(&b, row_ops[i].name));
@@ -240,30 +240,31 @@ Test(cache_miss_cost, is_measured_once_and_for_large_steps_alone)
     struct fixture b = open_fake(6 * MIB, 1e-9);
     measure_row(&b, 7);
     cr_expect_eq(fake.asked, 0, "14 MiB");
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.picoseconds, 0);
     fake.knows = false;
     measure_row(&b, 8);
     cr_expect_eq(fake.asked, 1);
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0, "all is near");
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.picoseconds, 0, "all is near");
     cr_expect_float_eq(us_of(&b, "first"), 1000, 1e-5);
     fake.knows = true;
     measure_row(&b, 8);
     cr_expect_eq(fake.asked, 2);
-    const struct rw_memory_cost known = b.ctx->costs->memory;
+    const struct rw_memory_cost known = rw_costs_of(b.ctx)->memory;
     cr_expect(known.near_bytes == 6 * MIB && known.picoseconds > 0);
     fake.says.near_bytes = 7 * MIB;
     measure_row(&b, 9);
     measure_row(&b, 1);
     cr_expect_eq(fake.asked, 2, "it is known");
-    cr_expect(!memcmp(&b.ctx->costs->memory, &known, sizeof known), "and stays, also where small steps are measured");
+    const struct rw_memory_cost still = rw_costs_of(b.ctx)->memory;
+    cr_expect(!memcmp(&still, &known, sizeof known), "and stays, also where small steps are measured");
     cr_assert_eq(rw_context_set_threads(b.ctx, 2), RW_OK);
     measure_row(&b, 8);
     cr_expect(fake.asked == 3 && fake.threads == 2, "%d, with %d", fake.asked, fake.threads);
-    cr_expect_eq(b.ctx->costs->memory.near_bytes, 7 * MIB);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.near_bytes, 7 * MIB);
     fake.fns.time_memory = NULL;
     rw_costs_clear(b.ctx);
     measure_row(&b, 8);
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0, "a device without measurements");
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.picoseconds, 0, "a device without measurements");
     close_fake(&b);
 }
 
@@ -365,15 +366,15 @@ Test(cache_miss_cost, of_a_measured_step_with_shared_memory_the_prediction_is_th
         const double step_us = measure_steps(&b, layers);
         const double ms = layers_ms(&b, policies[measured]), none = layers_ms(&b, "none"), full = layers_ms(&b, "full");
         cr_expect_float_eq(ms * 1e3, step_us, 1e-3, "%s: %.9g us for %.9g", policies[measured], ms * 1e3, step_us);
-        b.ctx->costs->memory.shared_picoseconds *= 2;
-        cr_assert(rw_costs_seal(b.ctx->costs));
+        rw_costs_of(b.ctx)->memory.shared_picoseconds *= 2;
+        cr_assert(rw_costs_seal(rw_costs_of(b.ctx)));
         const double none_more = layers_ms(&b, "none") - none, full_more = layers_ms(&b, "full") - full;
         cr_expect(none_more > 0 && full_more > none_more + 0.1, "%g and %g ms", none_more, full_more);
-        b.ctx->costs->memory.near_bytes = (uint64_t)1 << 40; /* so that this is the only cost */
-        cr_assert(rw_costs_seal(b.ctx->costs));
+        rw_costs_of(b.ctx)->memory.near_bytes = (uint64_t)1 << 40; /* so that this is the only cost */
+        cr_assert(rw_costs_seal(rw_costs_of(b.ctx)));
         const double near = layers_ms(&b, "full");
-        b.ctx->costs->memory.shared_picoseconds = 0;
-        cr_assert(rw_costs_seal(b.ctx->costs));
+        rw_costs_of(b.ctx)->memory.shared_picoseconds = 0;
+        cr_assert(rw_costs_seal(rw_costs_of(b.ctx)));
         cr_expect_gt(near, layers_ms(&b, "full") + 0.1);
         close_fake(&b);
     }
@@ -398,11 +399,11 @@ Test(cache_miss_cost, a_prediction_is_nodes_and_the_cost_of_cache_misses)
         const uint64_t near[] = { 0, CHAIN_BYTES, all / 2, all - CHAIN_BYTES / 2, all, all + 1, UINT64_MAX };
         enum { N = sizeof near / sizeof *near };
         double far[N];
-        b.ctx->costs = calloc(1, sizeof *b.ctx->costs); /* nominal costs */
+        *rw_costs_place(b.ctx) = calloc(1, sizeof *rw_costs_of(b.ctx)); /* nominal costs */
         for (size_t k = 0; k < N; k++) {
-            b.ctx->costs->memory = (struct rw_memory_cost){ near[k], 2000000000 }; /* 1 ms per MiB, each way */
+            rw_costs_of(b.ctx)->memory = (struct rw_memory_cost){ near[k], 2000000000 }; /* 1 ms per MiB, each way */
             far[k] = predict(&b, policies[i]).ms - p.ms;
-            b.ctx->costs->memory.picoseconds = 1000000000;
+            rw_costs_of(b.ctx)->memory.picoseconds = 1000000000;
             cr_expect_float_eq(predict(&b, policies[i]).ms - p.ms, far[k] / 2, 1e-9 * (p.ms + far[k]));
             cr_expect(far[k] >= (near[k] < all ? 0.9 : 0) * (double)(near[k] < all ? all - near[k] : 0) / (double)MIB,
                       "%s, %llu near: %g", policies[i], (unsigned long long)near[k], far[k]);
@@ -410,8 +411,8 @@ Test(cache_miss_cost, a_prediction_is_nodes_and_the_cost_of_cache_misses)
         }
         cr_expect(far[4] == 0 && far[5] == 0 && far[6] == 0, "%s: %g %g %g", policies[i], far[4], far[5], far[6]);
         if (i == 0) cr_expect_float_eq(far[0], (double)used_by_chain() / (double)MIB, 1e-3, "%g", far[0]);
-        free(b.ctx->costs);
-        b.ctx->costs = NULL;
+        free(rw_costs_of(b.ctx));
+        *rw_costs_place(b.ctx) = NULL;
     }
     fixture_close(&b);
 }
@@ -425,15 +426,15 @@ Test(cache_miss_cost, caches_hold_memory_outside_the_arena)
     rw_tensor *const table = rw_buffer(b.ctx, "table", RW_F32, RW_SHAPE(N));
     rw_tensor *const unread = rw_buffer(b.ctx, "unread", RW_F32, RW_SHAPE(N));
     const uint64_t beside = 3 * N * sizeof(float); /* for w also its gradient */
-    b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
+    *rw_costs_place(b.ctx) = calloc(1, sizeof *rw_costs_of(b.ctx));
     double ms[4];
     uint64_t live = 0;
     for (int i = 0; i < 4; i++) {
         rw_tensor *const y = rw_tanh(b.t, rw_mul(b.t, rw_mul(b.t, w, table), rw_exp(b.t, rw_mul(b.t, w, table))));
         rw_prediction p;
         rw_exp(b.t, unread); /* whose result is not read */
-        b.ctx->costs->memory.picoseconds = i ? 1000000000 : 0;
-        b.ctx->costs->memory.near_bytes = live + (i == 2 ? beside - MIB : i == 3 ? beside - 1 : beside);
+        rw_costs_of(b.ctx)->memory.picoseconds = i ? 1000000000 : 0;
+        rw_costs_of(b.ctx)->memory.near_bytes = live + (i == 2 ? beside - MIB : i == 3 ? beside - 1 : beside);
         cr_assert_eq(rw_tape_plan(b.t, rw_sum(b.t, y, RW_ALL_AXES, false), "none", &p), RW_OK);
         cr_assert_gt(p.largest_live, 2 * MIB);
         live = p.largest_live;
@@ -443,8 +444,8 @@ Test(cache_miss_cost, caches_hold_memory_outside_the_arena)
     cr_expect_float_eq(ms[1], ms[0], 1e-9, "all of it: %g %g", ms[1], ms[0]);
     cr_expect_gt(ms[2], ms[0] + 0.4, "a MiB less: %g %g", ms[2], ms[0]);
     cr_expect(ms[3] > ms[0] && ms[3] < ms[2], "a byte less: %.17g %.17g", ms[3], ms[0]);
-    free(b.ctx->costs);
-    b.ctx->costs = NULL;
+    free(rw_costs_of(b.ctx));
+    *rw_costs_place(b.ctx) = NULL;
     fixture_close(&b);
 }
 
@@ -455,19 +456,19 @@ Test(cache_miss_cost, a_few_rows_of_a_table_are_cache_misses)
     static const int32_t token[TOKENS] = { 5, 3 };
     struct fixture b = fixture_open(3, 1);
     rw_tensor *const table = rw_param(b.ctx, "table", RW_F32, RW_SHAPE(ROWS, WIDTH));
-    b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
+    *rw_costs_place(b.ctx) = calloc(1, sizeof *rw_costs_of(b.ctx));
     double ms[2];
     for (int i = 0; i < 2; i++) {
         rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS), token, sizeof token));
         rw_prediction p;
-        b.ctx->costs->memory.picoseconds = i ? 1000000000 : 0; /* one ms per MiB, of which the table has 16 */
+        rw_costs_of(b.ctx)->memory.picoseconds = i ? 1000000000 : 0; /* one ms per MiB, of which the table has 16 */
         cr_assert_eq(rw_tape_plan(b.t, rw_sum(b.t, rw_tanh(b.t, x), RW_ALL_AXES, false), "none", &p), RW_OK);
         ms[i] = p.ms;
         rw_tape_reset(b.t);
     }
     cr_expect(ms[1] > ms[0] && ms[1] < ms[0] + 16.5 / 2, "its gradient is whole, it is not: %g", ms[1] - ms[0]);
-    free(b.ctx->costs);
-    b.ctx->costs = NULL;
+    free(rw_costs_of(b.ctx));
+    *rw_costs_place(b.ctx) = NULL;
     fixture_close(&b);
 }
 
@@ -488,13 +489,13 @@ Test(cache_miss_cost, of_an_op_whose_traffic_is_odd_is_a_number)
                                    .kernel = { [RW_DEVICE_CPU] = row_kernel } };
     struct fixture b = fixture_open(3, 1);
     rw_tensor *const w = rw_buffer(b.ctx, "w", RW_F32, RW_SHAPE(N));
-    b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
+    *rw_costs_place(b.ctx) = calloc(1, sizeof *rw_costs_of(b.ctx));
     double ms[sizeof traffic / sizeof *traffic];
     for (size_t i = 0; i < sizeof traffic / sizeof *traffic; i++) {
         rw_prediction p[2];
         said = traffic[i];
         for (int priced = 0; priced < 2; priced++) {
-            b.ctx->costs->memory.picoseconds = priced ? 1000000000 : 0; /* half a ms per MiB: all are misses */
+            rw_costs_of(b.ctx)->memory.picoseconds = priced ? 1000000000 : 0; /* half a ms per MiB: all are misses */
             rw_tensor *const x = rw_require_grad(b.t, rw_apply(b.t, &odd, (rw_tensor *[]){ w }, 1, NULL, 0, NULL));
             cr_assert_eq(rw_tape_plan(b.t, rw_sum(b.t, x, RW_ALL_AXES, false), "none", &p[priced]), RW_OK, "%s",
                          rw_error_message(b.ctx));
@@ -503,8 +504,8 @@ Test(cache_miss_cost, of_an_op_whose_traffic_is_odd_is_a_number)
         ms[i] = p[1].ms - p[0].ms;
     }
     for (size_t i = 1; i < 4; i++) cr_expect_float_eq(ms[i], ms[0], 1e-9, "%g: %g", traffic[i], ms[i]);
-    free(b.ctx->costs);
-    b.ctx->costs = NULL;
+    free(rw_costs_of(b.ctx));
+    *rw_costs_place(b.ctx) = NULL;
     fixture_close(&b);
 }
 
@@ -515,13 +516,13 @@ Test(cache_miss_cost, offloaded_values_return_as_cache_misses)
     cr_assert_eq(rw_context_set_offload(b.ctx, NULL), RW_OK);
     const rw_prediction moved = predict(&b, "offload:r");
     cr_assert(moved.at_peak.host > 0 && moved.at_peak.host % CHAIN_BYTES == 0, "%zu", moved.at_peak.host);
-    b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
+    *rw_costs_place(b.ctx) = calloc(1, sizeof *rw_costs_of(b.ctx));
     const double near = predict(&b, "offload:r").ms;
-    b.ctx->costs->memory = (struct rw_memory_cost){ UINT64_MAX, 1000000000 }; /* 1 ms per MiB, both ways */
+    rw_costs_of(b.ctx)->memory = (struct rw_memory_cost){ UINT64_MAX, 1000000000 }; /* 1 ms per MiB, both ways */
     const double far = predict(&b, "offload:r").ms - near, want = (double)moved.at_peak.host / (double)MIB / 2;
     cr_expect_float_eq(far, want, 0.02 * want, "%g ms for %g", far, want); /* copies wait for the slower computation */
-    free(b.ctx->costs);
-    b.ctx->costs = NULL;
+    free(rw_costs_of(b.ctx));
+    *rw_costs_place(b.ctx) = NULL;
     fixture_close(&b);
 }
 
@@ -533,13 +534,13 @@ Test(cache_miss_cost, is_in_no_bound_where_values_may_move)
     const rw_offload fast = { .out_bytes_per_s = 1e15, .in_bytes_per_s = 1e15 };
     cr_assert_eq(rw_context_set_offload(b.ctx, &fast), RW_OK);
     const rw_prediction none = predict(&b, "none");
-    b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
-    b.ctx->costs->memory = (struct rw_memory_cost){ 1 * MIB, 40000000 };
+    *rw_costs_place(b.ctx) = calloc(1, sizeof *rw_costs_of(b.ctx));
+    rw_costs_of(b.ctx)->memory = (struct rw_memory_cost){ 1 * MIB, 40000000 };
     const rw_prediction moves = predict(&b, "budget:40%+offload");
     cr_assert_gt(moves.at_peak.host, 0);
     cr_expect_float_eq(moves.bound_ms, none.ms, 1e-9 * none.ms, "%g %g", moves.bound_ms, none.ms);
     cr_expect(moves.bound_ms <= moves.ms && moves.gap >= 0);
-    free(b.ctx->costs);
-    b.ctx->costs = NULL;
+    free(rw_costs_of(b.ctx));
+    *rw_costs_place(b.ctx) = NULL;
     fixture_close(&b);
 }

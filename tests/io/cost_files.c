@@ -16,14 +16,14 @@ TestSuite(cost_files, .init = open_files, .fini = close_files);
 static void expect_refused(struct fixture *b, const char *text, size_t bytes, rw_status want, int line,
                            const char *what)
 {
-    const struct rw_costs *const before = b->ctx->costs;
+    const struct rw_costs *const before = rw_costs_of(b->ctx);
     char where[32];
     snprintf(where, sizeof where, ", line %d: ", line);
     write_file(other, text, bytes);
     const rw_status got = rw_costs_load(b->ctx, other);
     cr_expect_eq(got, want, "%s: %s", what, rw_status_name(got));
     cr_expect(strstr(rw_error_message(b->ctx), where), "%s: line %d, not: %s", what, line, rw_error_message(b->ctx));
-    cr_expect_eq(b->ctx->costs, before, "%s: the old costs are in force", what);
+    cr_expect_eq(rw_costs_of(b->ctx), before, "%s: the old costs are in force", what);
     rw_error_clear(b->ctx);
 }
 
@@ -156,22 +156,22 @@ Test(cost_files, files_of_version_1_are_read)
     struct fixture b = measured();
     char old[1 << 16], end[64];
     size_t bytes;
-    b.ctx->costs->memory = (struct rw_memory_cost){ 1 << 10, 1000000000 };
+    rw_costs_of(b.ctx)->memory = (struct rw_memory_cost){ 1 << 10, 1000000000 };
     const double priced = predicted_ms(&b, "none", 24);
-    b.ctx->costs->memory = (struct rw_memory_cost){ 0 };
+    rw_costs_of(b.ctx)->memory = (struct rw_memory_cost){ 0 };
     const double none = predicted_ms(&b, "none", 24);
     cr_expect_lt(none, priced);
     cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
     char *const text = text_of(path, &bytes);
     const char *const memory = strstr(text, "memory "), *const nodes = strstr(text, "nodes "),
                       *const last = strstr(text, "\nend ");
-    snprintf(end, sizeof end, "\nend %016llx\n", (unsigned long long)rw_costs_entries_hash(b.ctx->costs));
+    snprintf(end, sizeof end, "\nend %016llx\n", (unsigned long long)rw_costs_entries_hash(rw_costs_of(b.ctx)));
     snprintf(old, sizeof old, "rewind costs 1\n%.*s%.*s%s", (int)(memory - text) - 15, text + 15, (int)(last - nodes),
              nodes, end);
     write_file(other, old, strlen(old));
     rw_costs_clear(b.ctx);
     cr_assert_eq(rw_costs_load(b.ctx, other), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.picoseconds, 0);
     cr_expect_eq(predicted_ms(&b, "none", 24), none);
     free(text);
     fixture_close(&b);
@@ -183,8 +183,8 @@ Test(cost_files, files_of_version_2_are_read)
     struct fixture b = measured();
     char old[1 << 16];
     size_t bytes;
-    b.ctx->costs->memory = (struct rw_memory_cost){ 1 << 10, 1000000000 };
-    cr_assert(rw_costs_seal(b.ctx->costs));
+    rw_costs_of(b.ctx)->memory = (struct rw_memory_cost){ 1 << 10, 1000000000 };
+    cr_assert(rw_costs_seal(rw_costs_of(b.ctx)));
     cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
     char *const text = text_of(path, &bytes);
     const char *const store = strstr(text, "store none\n");
@@ -196,8 +196,8 @@ Test(cost_files, files_of_version_2_are_read)
     write_file(other, old, strlen(old));
     rw_costs_clear(b.ctx);
     cr_assert_eq(rw_costs_load(b.ctx, other), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 1000000000);
-    cr_expect_null(b.ctx->costs->folder);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.picoseconds, 1000000000);
+    cr_expect_null(rw_costs_of(b.ctx)->folder);
     free(text);
     fixture_close(&b);
 }
@@ -209,8 +209,8 @@ Test(cost_files, files_of_version_3_are_read)
     struct fixture b = measured();
     char old[1 << 16];
     size_t bytes;
-    b.ctx->costs->memory = (struct rw_memory_cost){ 1 << 10, 1000000000, 0 };
-    cr_assert(rw_costs_seal(b.ctx->costs));
+    rw_costs_of(b.ctx)->memory = (struct rw_memory_cost){ 1 << 10, 1000000000, 0 };
+    cr_assert(rw_costs_seal(rw_costs_of(b.ctx)));
     cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
     char *const text = text_of(path, &bytes);
     const char *const shared = strstr(text, " 0\nstore");
@@ -219,12 +219,12 @@ Test(cost_files, files_of_version_3_are_read)
     write_file(other, old, strlen(old));
     rw_costs_clear(b.ctx);
     cr_assert_eq(rw_costs_load(b.ctx, other), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 1000000000);
-    cr_expect_eq(b.ctx->costs->memory.shared_picoseconds, 0);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.picoseconds, 1000000000);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.shared_picoseconds, 0);
     struct rw_hash two = { 0 };
     rw_hash_mix(&two, 1 << 10);
     rw_hash_mix(&two, 1000000000);
-    cr_expect_eq(rw_costs_hash(&(struct rw_costs){ .memory = b.ctx->costs->memory }), two.a ^ two.b);
+    cr_expect_eq(rw_costs_hash(&(struct rw_costs){ .memory = rw_costs_of(b.ctx)->memory }), two.a ^ two.b);
     const char *const third = other_line(text, 1, "rewind costs 3");
     expect_refused(&b, third, strlen(third), RW_ERR_IO, 6, "a number that version 3 does not have");
     free(text);
@@ -258,13 +258,13 @@ Test(cost_files, memory_may_cost_the_most_that_a_file_can_say)
     double ms[2];
     for (int i = 0; i < 2; i++) {
         rw_prediction p;
-        b.ctx->costs->memory = (struct rw_memory_cost){ i ? most : 0, most, most };
-        cr_assert(rw_costs_seal(b.ctx->costs));
+        rw_costs_of(b.ctx)->memory = (struct rw_memory_cost){ i ? most : 0, most, most };
+        cr_assert(rw_costs_seal(rw_costs_of(b.ctx)));
         cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
         rw_costs_clear(b.ctx);
         cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
-        cr_assert(b.ctx->costs->memory.near_bytes == (i ? most : 0) && b.ctx->costs->memory.picoseconds == most &&
-                  b.ctx->costs->memory.shared_picoseconds == most);
+        const struct rw_memory_cost got = rw_costs_of(b.ctx)->memory;
+        cr_assert(got.near_bytes == (i ? most : 0) && got.picoseconds == most && got.shared_picoseconds == most);
         ms[i] = predicted_ms(&b, "none", 24);
         cr_assert_eq(rw_tape_plan(b.t, net_loss(&net, b.t, 24, 0), "budget:70%", &p), RW_OK, "%s",
                      rw_error_message(b.ctx));
@@ -310,8 +310,9 @@ Test(cost_files, a_file_knows_how_fast_the_folder_is)
 {
     struct fixture a = measured();
     const struct net of_a = net;
-    for (size_t i = 0; i < a.ctx->costs->n; i++) a.ctx->costs->entry[i].picoseconds *= 10000; /* longer than copies */
-    cr_assert(rw_costs_seal(a.ctx->costs));
+    struct rw_costs *const costs = rw_costs_of(a.ctx);
+    for (size_t i = 0; i < costs->n; i++) costs->entry[i].picoseconds *= 10000; /* longer than copies */
+    cr_assert(rw_costs_seal(costs));
     wait_in(&a, dir, 0, 0);
     cr_expect_gt(predicted_moves(&a).host, 0);
     cr_assert_gt(a.ctx->store.measured.out, 0);
@@ -349,7 +350,7 @@ Test(cost_files, what_is_known_of_a_folder_is_of_that_folder)
     cr_assert_not_null(strstr(text, there), "%s", text);
     free(text);
     cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
-    const uint64_t hash = b.ctx->costs->hash;
+    const uint64_t hash = rw_costs_of(b.ctx)->hash;
     wait_in(&b, "/tmp", 0, 0);
     cr_expect(b.ctx->store.rate.out == 0 && b.ctx->store.rate.in == 0);
     wait_in(&b, dir, 0, 3e9);
@@ -365,9 +366,9 @@ Test(cost_files, what_is_known_of_a_folder_is_of_that_folder)
     cr_expect_not_null(strstr(text, there), "costs that were measured since know it too: %s", text);
     free(text);
     cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK);
-    cr_expect_eq(b.ctx->costs->hash, hash);
-    b.ctx->costs->store.loss++;
-    cr_expect_neq(rw_costs_hash(b.ctx->costs), hash, "another plan, another key");
+    cr_expect_eq(rw_costs_of(b.ctx)->hash, hash);
+    rw_costs_of(b.ctx)->store.loss++;
+    cr_expect_neq(rw_costs_hash(rw_costs_of(b.ctx)), hash, "another plan, another key");
     fixture_close(&b);
 }
 
@@ -378,7 +379,7 @@ Test(cost_files, no_damaged_file_is_taken)
     size_t bytes, taken = 0;
     cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
     char *const text = text_of(path, &bytes);
-    const uint64_t hash = b.ctx->costs->hash;
+    const uint64_t hash = rw_costs_of(b.ctx)->hash;
     for (size_t cut = 0; cut < bytes; cut += 1 + cut / 100) {
         write_file(other, text, cut);
         cr_expect_eq(rw_costs_load(b.ctx, other), RW_ERR_IO, "cut at %zu", cut);
@@ -393,7 +394,7 @@ Test(cost_files, no_damaged_file_is_taken)
             text[i] ^= (char)(1 << bit);
         }
     cr_expect_eq(taken, 0, "%zu damaged files were taken", taken);
-    cr_expect_eq(b.ctx->costs->hash, hash);
+    cr_expect_eq(rw_costs_of(b.ctx)->hash, hash);
     free(text);
     fixture_close(&b);
 }

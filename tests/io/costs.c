@@ -20,16 +20,16 @@ Test(costs, measured_times_are_predicted_also_from_a_file)
     const double none = predicted_ms(&b, "none", 24), full = predicted_ms(&b, "full", 24);
     cr_expect_gt(full, none);
     double sum = 0;
-    for (size_t i = 0; i < b.ctx->costs->n; i++) sum += (double)b.ctx->costs->entry[i].picoseconds * 1e-9;
+    for (size_t i = 0; i < rw_costs_of(b.ctx)->n; i++) sum += (double)rw_costs_of(b.ctx)->entry[i].picoseconds * 1e-9;
     cr_expect_geq(none, sum, "each signature runs once at least");
     cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
-    const uint64_t hash = b.ctx->costs->hash;
+    const uint64_t hash = rw_costs_of(b.ctx)->hash;
     rw_costs_clear(b.ctx);
     cr_expect_eq(rw_costs_count(b.ctx), 0);
     const double nominal = predicted_ms(&b, "none", 24);
     cr_expect_neq(nominal, none);
     cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_expect_eq(b.ctx->costs->hash, hash);
+    cr_expect_eq(rw_costs_of(b.ctx)->hash, hash);
     cr_expect_eq(predicted_ms(&b, "none", 24), none);
     cr_expect_eq(predicted_ms(&b, "full", 24), full);
     size_t n, m;
@@ -51,19 +51,19 @@ Test(costs, cache_misses_are_charged_to_the_step)
     rw_tape_reset(b.t);
     const uint64_t beside = p.at_peak.parameters + p.at_peak.gradients + p.at_peak.inputs;
     const struct rw_memory_cost price = { p.largest_live / 2, 1000000000000, 7000000 }; /* 1 s per MiB */
-    b.ctx->costs->memory = price;
-    cr_assert(rw_costs_seal(b.ctx->costs));
+    rw_costs_of(b.ctx)->memory = price;
+    cr_assert(rw_costs_seal(rw_costs_of(b.ctx)));
     const double ms = predicted_ms(&b, "none", 24);
     cr_expect_gt(ms, p.ms + 1e3 * (double)p.largest_live / 2 / (1 << 20));
     cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
     rw_costs_clear(b.ctx);
     cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_expect_eq(b.ctx->costs->memory.near_bytes, price.near_bytes);
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, price.picoseconds);
-    cr_expect_eq(b.ctx->costs->memory.shared_picoseconds, price.shared_picoseconds);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.near_bytes, price.near_bytes);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.picoseconds, price.picoseconds);
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.shared_picoseconds, price.shared_picoseconds);
     cr_expect_eq(predicted_ms(&b, "none", 24), ms);
-    b.ctx->costs->memory.near_bytes = beside + p.largest_live;
-    b.ctx->costs->memory.shared_picoseconds = 0;
+    rw_costs_of(b.ctx)->memory.near_bytes = beside + p.largest_live;
+    rw_costs_of(b.ctx)->memory.shared_picoseconds = 0;
     cr_expect_eq(predicted_ms(&b, "none", 24), p.ms);
     fixture_close(&b);
 }
@@ -116,7 +116,7 @@ Test(costs, of_equal_nodes_is_what_they_take_on_the_average)
     cr_assert_eq(rw_profile_end(b.ctx), RW_OK);
     cr_assert_eq(naps, 15);
     cr_assert_eq(rw_costs_count(b.ctx), 1);
-    const double ms = (double)b.ctx->costs->entry[0].picoseconds * 1e-9;
+    const double ms = (double)rw_costs_of(b.ctx)->entry[0].picoseconds * 1e-9;
     cr_expect_float_eq(ms, 32.0 / 3, 1e-3, "%.4f ms", ms);
     fixture_close(&b);
 }
@@ -128,17 +128,18 @@ Test(costs, what_a_step_pays_for_memory_is_no_nodes)
     if (test_device() != RW_DEVICE_CPU) return;
     struct fixture b = measured();
     is_moved = true;
-    b.ctx->costs->memory = (struct rw_memory_cost){ 0, 1000000000000000000 };
+    rw_costs_of(b.ctx)->memory = (struct rw_memory_cost){ 0, 1000000000000000000 };
     cr_assert_eq(rw_profile_begin(b.ctx), RW_OK);
     rw_tensor *x = rw_input(b.t, RW_F32, RW_SHAPE(4), (float[]){ 1, 2, 3, 4 }, 4 * sizeof(float));
     for (int i = 0; i < 3; i++) x = rw_apply(b.t, &nap_op, &x, 1, NULL, 0, NULL);
     cr_assert_eq(rw_eval(b.t, &x, 1), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_profile_end(b.ctx), RW_OK);
     double ms = 0;
-    for (size_t i = 0; i < b.ctx->costs->n; i++)
-        if (!strcmp(b.ctx->costs->entry[i].op, "nap")) ms = (double)b.ctx->costs->entry[i].picoseconds * 1e-9;
+    const struct rw_costs *const costs = rw_costs_of(b.ctx);
+    for (size_t i = 0; i < costs->n; i++)
+        if (!strcmp(costs->entry[i].op, "nap")) ms = (double)costs->entry[i].picoseconds * 1e-9;
     cr_expect_float_eq(ms, 32.0 / 6, 1e-3, "%.4f ms", ms);
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 1000000000000000000, "it is not measured again");
+    cr_expect_eq(rw_costs_of(b.ctx)->memory.picoseconds, 1000000000000000000, "it is not measured again");
     fixture_close(&b);
 }
 
@@ -184,7 +185,7 @@ Test(costs, what_interrupts_now_one_node_and_now_another_counts)
     is_moved = true;
     measure_steps(&b, &interrupted_op, 3, 9);
     double ms = 0;
-    for (size_t i = 0; i < 3; i++) ms += (double)b.ctx->costs->entry[i].picoseconds * 1e-9;
+    for (size_t i = 0; i < 3; i++) ms += (double)rw_costs_of(b.ctx)->entry[i].picoseconds * 1e-9;
     cr_expect_float_eq(ms, 24, 1e-3, "%.4f ms", ms);
     fixture_close(&b);
 }
@@ -209,7 +210,7 @@ Test(costs, of_few_steps_one_long_node_is_no_measure)
     is_moved = true;
     measure_steps(&b, &once_interrupted_op, 2, 4);
     double least = INFINITY;
-    for (size_t i = 0; i < 2; i++) least = fmin(least, (double)b.ctx->costs->entry[i].picoseconds * 1e-9);
+    for (size_t i = 0; i < 2; i++) least = fmin(least, (double)rw_costs_of(b.ctx)->entry[i].picoseconds * 1e-9);
     cr_expect_lt(least, 4, "%.2f ms", least);
     fixture_close(&b);
 }
@@ -225,15 +226,15 @@ Test(costs, of_few_steps_one_long_node_is_no_measure)
 
 static uint64_t picoseconds_of(const rw_context *ctx, uint64_t signature)
 {
-    for (size_t i = 0; i < ctx->costs->n; i++)
-        if (ctx->costs->entry[i].signature == signature) return ctx->costs->entry[i].picoseconds;
+    for (size_t i = 0; i < rw_costs_of(ctx)->n; i++)
+        if (rw_costs_of(ctx)->entry[i].signature == signature) return rw_costs_of(ctx)->entry[i].picoseconds;
     return 0;
 }
 
 static bool knows(const rw_context *ctx, const char *op, rw_dtype dtype)
 {
-    for (size_t i = 0; i < ctx->costs->n_kinds; i++)
-        if (!strcmp(ctx->costs->kind[i].op, op) && ctx->costs->kind[i].dtype == dtype) return true;
+    for (size_t i = 0; i < rw_costs_of(ctx)->n_kinds; i++)
+        if (!strcmp(rw_costs_of(ctx)->kind[i].op, op) && rw_costs_of(ctx)->kind[i].dtype == dtype) return true;
     return false;
 }
 
@@ -248,9 +249,9 @@ Test(costs, calibration_adds_to_known_costs)
     unsetenv("REWIND_VERIFY");
     net_init(&net, b.ctx, 3, 32, RW_F32, 1);
     const struct rw_cost_entry known = { .signature = 77, .picoseconds = 5, .op = "mine", .dtype = RW_F32 };
-    b.ctx->costs = rw_calloc(1, sizeof *b.ctx->costs);
-    cr_assert(!rw_costs_add(b.ctx->costs, &known) && rw_costs_seal(b.ctx->costs));
-    b.ctx->costs->threads = rw_context_threads(b.ctx);
+    *rw_costs_place(b.ctx) = rw_calloc(1, sizeof *rw_costs_of(b.ctx));
+    cr_assert(!rw_costs_add(rw_costs_of(b.ctx), &known) && rw_costs_seal(rw_costs_of(b.ctx)));
+    rw_costs_of(b.ctx)->threads = rw_context_threads(b.ctx);
     const size_t params = b.ctx->n_params;
     rw_memory before, after;
     cr_assert_eq(rw_memory_stats(b.ctx, &before), RW_OK);
@@ -264,9 +265,9 @@ Test(costs, calibration_adds_to_known_costs)
         cr_expect_eq(knows(b.ctx, "conv2d_weight", d), d == RW_F32 || d == RW_BF16, "%s", rw_dtype_name(d));
     }
     cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
-    const uint64_t hash = b.ctx->costs->hash;
+    const uint64_t hash = rw_costs_of(b.ctx)->hash;
     cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_expect_eq(b.ctx->costs->hash, hash);
+    cr_expect_eq(rw_costs_of(b.ctx)->hash, hash);
     fixture_close(&b);
 }
 
@@ -274,14 +275,14 @@ Test(costs, costs_stay_unchanged_if_calibration_has_no_memory)
 {
     if (test_device() != RW_DEVICE_CPU) return;
     struct fixture b = measured();
-    const uint64_t hash = b.ctx->costs->hash;
+    const uint64_t hash = rw_costs_of(b.ctx)->hash;
     for (uint64_t n = 1; n < (IS_SLOW ? 40 : 400); n = 2 * n + 1) {
         rw_alloc_fail_from(n);
         const rw_status status = rw_costs_calibrate(b.ctx);
         rw_alloc_fail_at(0);
         cr_assert_eq(status, RW_ERR_MEMORY, "allocation %llu: %s", (unsigned long long)n, rw_error_message(b.ctx));
         cr_expect(strstr(rw_error_message(b.ctx), "rw_costs_calibrate"), "%s", rw_error_message(b.ctx));
-        cr_assert_eq(b.ctx->costs->hash, hash);
+        cr_assert_eq(rw_costs_of(b.ctx)->hash, hash);
         rw_error_clear(b.ctx);
     }
     fixture_close(&b);

@@ -220,7 +220,8 @@ static void swept_layouts(void *object)
 static void other_costs(void *object)
 {
     static struct rw_costs costs = { .hash = 99 };
-    ((rw_context *)object)->costs = &costs;
+    static struct rw_costs *place = &costs;
+    ((rw_context *)object)->extensions.state[rw_costs_extension.slot] = &place;
 }
 
 static void more_held(void *object)
@@ -244,7 +245,7 @@ static const struct field by_hand[] = {
     { "rw_request", "values", other_values },         { "rw_request", "reads", other_reads },
     { "rw_request", "later", other_later },           { "rw_request", "policy", other_policy },
     { "rw_param", "tensor", no_longer_trained },      { "rw_param", "gradient", other_gradient_type },
-    { "rw_context", "layouts", swept_layouts },       { "rw_context", "costs", other_costs },
+    { "rw_context", "layouts", swept_layouts },       { "rw_extension", "costs", other_costs },
     { "rw_context", "memory", more_held },            { "rw_context", "params", no_gradient },
     { "rw_tape_point", "hash", other_hash },
 };

@@ -242,9 +242,10 @@ Test(budgets, hold_on_random_tapes_whatever_memory_costs)
     for (uint64_t seed = 1; seed <= MARKED_TAPES; seed++) {
         struct fixture b = fixture_open(3, 1);
         const uint64_t units = seed % 3 * 15, us = 1 + seed % 4 * 5;
-        b.ctx->costs = rw_calloc(1, sizeof *b.ctx->costs); /* nominal ones, and those of memory */
-        cr_assert_not_null(b.ctx->costs);
-        b.ctx->costs->memory = (struct rw_memory_cost){ units * SYNTH_UNIT, us * 1000000 * ((1 << 20) / SYNTH_UNIT) };
+        struct rw_costs *const costs = rw_calloc(1, sizeof *costs); /* nominal ones, and those of memory */
+        cr_assert_not_null(costs);
+        costs->memory = (struct rw_memory_cost){ units * SYNTH_UNIT, us * 1000000 * ((1 << 20) / SYNTH_UNIT) };
+        rw_costs_replace(b.ctx, costs);
         check_tape(&b, seed, "", &seen);
         fixture_close(&b);
     }

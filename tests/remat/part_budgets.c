@@ -111,8 +111,8 @@ static struct answer plan_parts(uint64_t seed, const char *whole, const char *co
     struct answer a = { 0 };
     rw_plan *plan;
     if (memory.picoseconds) {
-        b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
-        b.ctx->costs->memory = memory;
+        *rw_costs_place(b.ctx) = calloc(1, sizeof *rw_costs_of(b.ctx));
+        rw_costs_of(b.ctx)->memory = memory;
     }
     cr_assert_eq(ckpt_set_policy(b.t, whole), RW_OK);
     const uint32_t loss = tape_in_parts(&b, seed, spec)->id;
@@ -132,8 +132,8 @@ static struct answer plan_parts(uint64_t seed, const char *whole, const char *co
         a.seconds = g.cost.seconds;
         rw_planning_close(&g);
     }
-    free(b.ctx->costs);
-    b.ctx->costs = NULL;
+    free(rw_costs_of(b.ctx));
+    *rw_costs_place(b.ctx) = NULL;
     fixture_close(&b);
     return a;
 }
@@ -268,8 +268,9 @@ Test(part_budgets, a_larger_one_is_not_slower_where_memory_has_a_price)
 {
     struct fixture b = fixture_open(3, 1);
     rw_prediction p, before = { .ms = 1e30 };
-    b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
-    b.ctx->costs->memory = (struct rw_memory_cost){ 8 * 64 * SYNTH_UNIT, 500000000 }; /* a third of the chain, 500 us */
+    *rw_costs_place(b.ctx) = calloc(1, sizeof *rw_costs_of(b.ctx));
+    /* a third of the chain, 500 us */
+    rw_costs_of(b.ctx)->memory = (struct rw_memory_cost){ 8 * 64 * SYNTH_UNIT, 500000000 };
     for (int percent = 55; percent <= 100; percent += 5) {
         char spec[32];
         snprintf(spec, sizeof spec, "budget:%d%%", percent);
@@ -280,8 +281,8 @@ Test(part_budgets, a_larger_one_is_not_slower_where_memory_has_a_price)
     }
     cr_assert_eq(rw_tape_plan(b.t, chain_in_part(&b, "none"), NULL, &p), RW_OK);
     cr_expect_gt(p.ms, 1.2 * before.ms, "the fastest step replays: %g ms, none %g", before.ms, p.ms);
-    free(b.ctx->costs);
-    b.ctx->costs = NULL;
+    free(rw_costs_of(b.ctx));
+    *rw_costs_place(b.ctx) = NULL;
     fixture_close(&b);
 }
 
