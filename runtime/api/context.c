@@ -17,7 +17,6 @@
 #include "plan/cache.h"
 #include "plan/dump_passes.h"
 #include "record/arg_eval_order_check.h"
-#include "record/quantization_counts.h"
 #include "record/fp8_weight_cache.h"
 #include "record/tape.h"
 #include "run/run_advance.h"
@@ -238,7 +237,6 @@ static void free_params(rw_context *ctx)
 static void free_context(rw_context *ctx)
 {
     rw_extensions_destroy(&ctx->extensions, ctx);
-    rw_counts_free(ctx);
     for (size_t i = 0; i < ctx->n_params; i++) rw_kept_codes_drop(ctx, ctx->params[i]);
     free_params(ctx);
     rw_tables_finish(ctx);

@@ -139,7 +139,7 @@ rw_status rw_sites_read(struct rw_watched_sites *s, unsigned *ret_alerts)
     for (size_t i = 0; i < s->n; i++) {
         struct rw_site_state *const site = &s->site[i];
         const uint64_t *const x = s->words + i * RW_CODES_NUMBERS;
-        site->last = (rw_monitor_site){ .name = site->name, .at = s->ctx->counts->at[i] };
+        site->last = (rw_monitor_site){ .name = site->name, .at = rw_counts_of(s->ctx)->at[i] };
         if (status || !x[RW_CODES_ELEMENTS]) continue;
         fill(&site->last, x);
         site->last.alerts = judge(site);

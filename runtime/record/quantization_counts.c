@@ -5,6 +5,29 @@
 #include "record/recipe_queries.h"
 #include "record/scaling_ops.h"
 
+static void release(struct rw_counts *c)
+{
+    if (!c) return;
+    rw_free(c->weights);
+    rw_free(c->at);
+    rw_free(c);
+}
+
+static void destroy(rw_context *ctx, void *state)
+{
+    release(*(struct rw_counts **)state);
+}
+
+/* Of a context: its counts. Made when a monitor first requests sites. */
+static struct rw_extension counts_extension = { .name = "counts", .size = sizeof(struct rw_counts *),
+                                                .destroy = destroy };
+
+struct rw_counts *rw_counts_of(const rw_context *ctx)
+{
+    struct rw_counts *const *const place = rw_extension_find(&ctx->extensions, &counts_extension);
+    return place ? *place : NULL;
+}
+
 static bool may_be_weight(const rw_context *ctx, const struct rw_param *p)
 {
     const rw_dtype dtype = (rw_dtype)p->tensor.dtype;
@@ -28,27 +51,21 @@ static bool number_rows(const rw_context *ctx, struct rw_counts *c)
 /* Finds the buffer. Parameters are only added, so with an equal number of rows an earlier buffer is reused. */
 static bool find_room(rw_context *ctx, struct rw_counts *c)
 {
-    const bool same = ctx->counts && ctx->counts->n == c->n;
-    c->noted = same ? ctx->counts->noted
+    const struct rw_counts *const had = rw_counts_of(ctx);
+    const bool same = had && had->n == c->n;
+    c->noted = same ? had->noted
                     : rw_state_create(ctx, RW_I32, RW_SHAPE(c->n ? (int64_t)c->n : 1, RW_CODES_WORDS));
     return c->noted;
 }
 
-static void release(struct rw_counts *c)
-{
-    if (!c) return;
-    rw_free(c->weights);
-    rw_free(c->at);
-    rw_free(c);
-}
-
 rw_status rw_counts_make(struct rw_counts **ret, rw_context *ctx, const void *watcher)
 {
-    if (ctx->counts && ctx->counts->watcher && ctx->counts->watcher != watcher)
+    const struct rw_counts *const had = rw_counts_of(ctx);
+    if (had && had->watcher && had->watcher != watcher)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch: expected one monitor to observe FP8 statistics of a "
                        "context, got a second");
     struct rw_counts *const c = rw_calloc(1, sizeof *c);
-    if (!c || !number_rows(ctx, c) || !find_room(ctx, c)) {
+    if (!c || !rw_extension_make(&ctx->extensions, &counts_extension) || !number_rows(ctx, c) || !find_room(ctx, c)) {
         release(c);
         return rw_fail(ctx, RW_ERR_MEMORY, "rw_monitor_watch: out of memory");
     }
@@ -59,30 +76,28 @@ rw_status rw_counts_make(struct rw_counts **ret, rw_context *ctx, const void *wa
 
 void rw_counts_drop(rw_context *ctx, struct rw_counts *c)
 {
-    if (c && (!ctx->counts || ctx->counts->noted != c->noted)) rw_state_destroy(ctx, c->noted);
+    const struct rw_counts *const used = rw_counts_of(ctx);
+    if (c && (!used || used->noted != c->noted)) rw_state_destroy(ctx, c->noted);
     release(c);
 }
 
-void rw_counts_set(rw_context *ctx, struct rw_counts *c)
+void rw_counts_set(const rw_context *ctx, struct rw_counts *c)
 {
-    release(ctx->counts);
-    ctx->counts = c;
+    struct rw_counts **const place = rw_extension_find(&ctx->extensions, &counts_extension);
+    release(*place);
+    *place = c;
 }
 
-void rw_counts_close(rw_context *ctx, const void *watcher)
+void rw_counts_close(const rw_context *ctx, const void *watcher)
 {
-    if (ctx->counts && ctx->counts->watcher == watcher) ctx->counts->watcher = NULL;
-}
-
-void rw_counts_free(rw_context *ctx)
-{
-    rw_counts_set(ctx, NULL);
+    struct rw_counts *const c = rw_counts_of(ctx);
+    if (c && c->watcher == watcher) c->watcher = NULL;
 }
 
 bool rw_counts_slot_at(rw_site at, const rw_tape *t, const struct rw_tensor *weight, enum rw_delayed_operand which,
                        struct rw_counts_slot *ret)
 {
-    const struct rw_counts *const c = t->ctx->counts;
+    const struct rw_counts *const c = rw_counts_of(t->ctx);
     if (!c || !c->watcher || weight->leaf == RW_NONE_ID || t->leaves[weight->leaf].kind != RW_LEAF_PARAM) return false;
     const uint32_t i = rw_serial_find(c->weights, c->n_weights, t->leaves[weight->leaf].serial);
     if (i == RW_NONE_ID) return false;

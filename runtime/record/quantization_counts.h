@@ -18,6 +18,9 @@ struct rw_counts {
     size_t n;                /* rows: RW_DELAYED_OPERANDS of each parameter or buffer that may be a weight */
 };
 
+/* What later recording counts into; NULL: nothing. */
+struct rw_counts *rw_counts_of(const rw_context *ctx);
+
 /* Creates counts for each parameter and buffer that exists. RW_ERR_ARGUMENT if another monitor counts,
    RW_ERR_MEMORY; recorded. */
 rw_status rw_counts_make(struct rw_counts **ret, rw_context *ctx, const void *watcher);
@@ -26,12 +29,9 @@ rw_status rw_counts_make(struct rw_counts **ret, rw_context *ctx, const void *wa
 void rw_counts_drop(rw_context *ctx, struct rw_counts *c);
 
 /* Later recording counts into these; the context owns them. */
-void rw_counts_set(rw_context *ctx, struct rw_counts *c);
+void rw_counts_set(const rw_context *ctx, struct rw_counts *c);
 
 /* Ends counting, if this monitor is the one that reads. */
-void rw_counts_close(rw_context *ctx, const void *watcher);
-
-/* When the context ends. */
-void rw_counts_free(rw_context *ctx);
+void rw_counts_close(const rw_context *ctx, const void *watcher);
 
 #endif
