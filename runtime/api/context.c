@@ -17,7 +17,6 @@
 #include "plan/cache.h"
 #include "plan/dump_passes.h"
 #include "record/arg_eval_order_check.h"
-#include "record/fp8_weight_cache.h"
 #include "record/tape.h"
 #include "run/run_advance.h"
 #include "run/poison.h"
@@ -51,8 +50,6 @@ static enum rw_verify_mode verify_mode_of(const char *value)
     return !strcmp(value, "digest") ? RW_VERIFY_DIGEST : RW_VERIFY_FULL;
 }
 
-static void free_context(rw_context *ctx);
-
 /* After the runs have ended. */
 static void end_step(rw_tape *t, void *state)
 {
@@ -65,7 +62,7 @@ static void end_step(rw_tape *t, void *state)
 static struct rw_extension steps_extension = { .name = "steps", .reset = end_step };
 
 static const struct rw_upward upward = { .recorded = rw_run_eagerly, .written = rw_begun_written,
-                                         .release = rw_runs_release, .destroy = free_context };
+                                         .release = rw_runs_release };
 
 /* Attaches the observers of runs. The last one is closest to the kernels, so all others see what a fault changes. */
 static rw_status attach_all(rw_context *ctx)
@@ -216,33 +213,6 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     if (is_set("REWIND_OFFLOAD")) rw_context_set_offload(ctx, &(rw_offload){ .path = secure_getenv("REWIND_OFFLOAD") });
     *ret_ctx = ctx;
     return RW_OK;
-}
-
-static void free_params(rw_context *ctx)
-{
-    for (size_t i = 0; i < ctx->n_ids; i++) {
-        struct rw_param *const p = ctx->by_id[i];
-        if (!p) continue;
-        ctx->device->free(ctx->device_state, p->data);
-        ctx->device->free(ctx->device_state, p->gradient.data);
-        rw_free(p->name);
-        rw_free(p);
-    }
-    rw_free(ctx->params);
-    rw_free(ctx->param_hash);
-    rw_free(ctx->by_id);
-}
-
-/* Frees a context that has no users. */
-static void free_context(rw_context *ctx)
-{
-    rw_extensions_destroy(&ctx->extensions, ctx);
-    for (size_t i = 0; i < ctx->n_params; i++) rw_kept_codes_drop(ctx, ctx->params[i]);
-    free_params(ctx);
-    rw_tables_finish(ctx);
-    rw_free(ctx->store.path);
-    ctx->device->close(ctx->device_state);
-    rw_free(ctx);
 }
 
 void rw_context_destroy(rw_context **pctx)

@@ -29,7 +29,6 @@ struct rw_upward {
     rw_status (*recorded)(rw_tape *t, uint32_t node); /* REWIND_EAGER=1: a node was recorded */
     rw_status (*written)(rw_tape *t, uint32_t leaf);  /* an input that a run has read is about to change */
     bool (*release)(rw_context *ctx);                 /* the device has no memory: frees some; false: none is left */
-    void (*destroy)(rw_context *ctx);                 /* the last user has released the context: frees it */
 };
 
 struct rw_param; /* record/param.h */
@@ -129,10 +128,8 @@ struct rw_context {
     size_t n_kept;
 };
 
-static inline void rw_context_release(rw_context *ctx)
-{
-    if (!--ctx->n_users) ctx->up->destroy(ctx);
-}
+/* One user less. The last one frees the context with its extensions. */
+void rw_context_release(rw_context *ctx);
 
 /* Bytes that the context holds on the device in addition to arenas, after all free memory has been released. */
 static inline size_t rw_context_holds(const rw_context *ctx)

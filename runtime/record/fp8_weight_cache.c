@@ -76,10 +76,19 @@ static void drop(rw_context *ctx, struct rw_kept_codes *e)
     rw_free(e);
 }
 
+static void destroy(rw_context *ctx, void *state)
+{
+    for (size_t i = 0; i < ctx->n_params; i++) rw_kept_codes_drop(ctx, ctx->params[i]);
+}
+
+/* Of a context whose weights have entries. */
+static struct rw_extension kept_extension = { .name = "kept_weights", .destroy = destroy };
+
 static struct rw_kept_codes *make(const struct rw_kept_key *key, const struct rw_kept_values *values)
 {
     rw_context *const ctx = key->weight->tensor.owner.ctx;
-    struct rw_kept_codes *const e = rw_calloc(1, sizeof *e);
+    const bool is_known = rw_extension_make(&ctx->extensions, &kept_extension);
+    struct rw_kept_codes *const e = is_known ? rw_calloc(1, sizeof *e) : NULL;
     if (!e) return NULL;
     e->origin = key->origin;
     for (int i = 0; i < RW_KEPT_STATES && values->value[i]; i++) {
