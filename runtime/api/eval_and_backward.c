@@ -314,7 +314,7 @@ rw_status rw_backward(rw_tape *t, rw_tensor *loss)
     const uint32_t id = rw_loss_check(t, loss, "rw_backward");
     if (id == RW_NONE_ID) return t->ctx->status;
     rw_status status = rw_check_runs(t->ctx, "rw_backward");
-    if (!status) status = rw_tape_note_roots(t, &id, 1, false, "rw_backward");
+    if (!status) status = rw_roots_note(t, &id, 1, false, "rw_backward");
     return status ? status : rw_begun_backward(t, id, NULL);
 }
 

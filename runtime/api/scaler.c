@@ -209,7 +209,7 @@ rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss)
     rw_status status = rw_scaler_check_loss(t, loss, "rw_scaler_backward");
     if (!status) status = rw_check_runs(t->ctx, "rw_scaler_backward");
     if (!status) status = rw_gradients_check_scale(t->ctx, s->numbers, "rw_scaler_backward");
-    if (!status) status = rw_tape_note_roots(t, &id, 1, true, "rw_scaler_backward");
+    if (!status) status = rw_roots_note(t, &id, 1, true, "rw_scaler_backward");
     if (status) return status;
     const void *const seeds[] = { rw_scaler_seed(s) };
     status = rw_begun_backward(t, id, seeds);

@@ -59,7 +59,7 @@ rw_status rw_forward(rw_tape *t, rw_tensor *const *y, size_t n)
     if (!roots) return no_memory(t->ctx, "rw_forward");
     rw_status status = rw_roots_check(t, n, y, "rw_forward", roots);
     if (!status) status = rw_check_runs(t->ctx, "rw_forward");
-    if (!status) status = rw_tape_note_roots(t, roots, n, true, "rw_forward");
+    if (!status) status = rw_roots_note(t, roots, n, true, "rw_forward");
     if (!status) status = forward(t, roots, n);
     rw_free(roots);
     return status;
@@ -99,7 +99,7 @@ static rw_status backward_from(rw_tape *t, size_t n, rw_tensor *const *y, rw_ten
     rw_status status = rw_roots_check(t, n, y, "rw_backward_from", roots);
     if (!status) status = rw_check_runs(t->ctx, "rw_backward_from");
     for (size_t i = 0; !status && i < n; i++) status = take_seed(t, y[i], dy ? dy[i] : NULL, i, &seeds[i]);
-    if (!status) status = rw_tape_note_roots(t, roots, n, true, "rw_backward_from");
+    if (!status) status = rw_roots_note(t, roots, n, true, "rw_backward_from");
     if (status) return status;
     struct rw_request request = rw_program_step(t, roots, n);
     request.seeded = true;

@@ -1,11 +1,14 @@
-/* Roots of backward: type, number of elements, whether they require a gradient, and open regions. */
+/* Roots of backward: type, number of elements, whether they require a gradient, and open regions; those of the last
+   one. */
 #include "autodiff/roots.h"
 
+#include "base/alloc.h"
 #include "record/handle_check.h"
 
 #include <rewind/ops.h>
 
 #include <stdio.h>
+#include <string.h>
 
 /* For a value of this tape, whose inputs may have been marked after their use. */
 static bool requires_grad(rw_tape *t, const rw_tensor *x)
@@ -65,4 +68,36 @@ rw_status rw_roots_check(rw_tape *t, size_t n, rw_tensor *const *y, const char *
         if (!status) ret_roots[i] = y[i]->id;
     }
     return status;
+}
+
+/* ---- the last ones ---- */
+
+static void reset(rw_tape *t, void *state)
+{
+    ((struct rw_last_roots *)state)->n = 0;
+}
+
+static void destroy(rw_context *ctx, void *state)
+{
+    rw_free(((struct rw_last_roots *)state)->values);
+}
+
+static struct rw_extension roots_extension = { .name = "roots", .size = sizeof(struct rw_last_roots), .reset = reset,
+                                               .destroy = destroy };
+
+rw_status rw_roots_note(rw_tape *t, const uint32_t *roots, size_t n, bool seeded, const char *what)
+{
+    struct rw_last_roots *const last = rw_extension_make(&t->extensions, &roots_extension);
+    if (!last || !rw_grow(&last->values, &last->cap, 0, n, sizeof *last->values))
+        return rw_fail(t->ctx, RW_ERR_MEMORY, "%s: out of memory", what);
+    memcpy(last->values, roots, n * sizeof *roots);
+    last->n = n;
+    last->seeded = seeded;
+    return RW_OK;
+}
+
+const struct rw_last_roots *rw_roots_of(const rw_tape *t)
+{
+    const struct rw_last_roots *const last = rw_extension_find(&t->extensions, &roots_extension);
+    return last && last->n ? last : NULL;
 }

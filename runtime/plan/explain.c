@@ -1,5 +1,6 @@
 /* ckpt_explain(): prints a plan. It plans anew, because a cached plan does not keep the reasons for its decisions. */
 #include "autodiff/differentiate.h"
+#include "autodiff/roots.h"
 #include "base/sigpipe_safe_output.h"
 #include "plan/advice.h"
 #include "plan/explain_rows.h"
@@ -278,11 +279,12 @@ rw_status ckpt_explain_with(rw_tape *t, FILE *out, unsigned flags)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain(flags): expected 0 or CKPT_EXPLAIN_ALL, got %#x", flags);
     if (t->open_region != RW_NONE_ID || t->open_part != RW_NONE_ID || t->open_recipe != RW_NONE_ID)
         return rw_fail(ctx, RW_ERR_REGION, "ckpt_explain: expected no open region, got one; call ckpt_end() first");
-    const uint32_t loss = t->n_roots ? RW_NONE_ID : loss_of(t);
-    if (loss == RW_NONE_ID && !t->n_roots)
+    const struct rw_last_roots *const last = rw_roots_of(t);
+    const uint32_t loss = last ? RW_NONE_ID : loss_of(t);
+    if (loss == RW_NONE_ID && !last)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain(t): expected a tape with a loss, got none recorded");
-    struct rw_request request = t->n_roots ? rw_step_request(t, t->roots, t->n_roots) : rw_step_request(t, &loss, 1);
-    request.seeded = t->n_roots && t->seeded;
+    struct rw_request request = last ? rw_step_request(t, last->values, last->n) : rw_step_request(t, &loss, 1);
+    request.seeded = last && last->seeded;
     struct rw_planning planning;
     rw_plan *plan;
     rw_status status = rw_planning_open(&planning, t, &request);

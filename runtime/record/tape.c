@@ -105,7 +105,6 @@ static void end_step(rw_tape *t)
     t->open_no_grads = 0;
     t->n_casts = t->n_amaxes = t->n_effects = t->n_retained = 0;
     t->open_region = t->open_part = t->open_recipe = RW_NONE_ID;
-    t->n_roots = 0;
     t->bereft = false;
     t->ticket_end = 0;
     t->draws = (struct rw_draws){ 0 };
@@ -115,16 +114,6 @@ static void end_step(rw_tape *t)
     for (size_t i = 0; i < t->n_inputs; i++) t->inputs[i].used = 0;
     t->ctx->memory.inputs -= t->input_bytes;
     t->input_bytes = 0;
-}
-
-rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool seeded, const char *what)
-{
-    if (!rw_grow(&t->roots, &t->cap_roots, 0, n, sizeof *t->roots))
-        return rw_fail(t->ctx, RW_ERR_MEMORY, "%s: out of memory", what);
-    memcpy(t->roots, roots, n * sizeof *roots);
-    t->n_roots = n;
-    t->seeded = seeded;
-    return RW_OK;
 }
 
 void rw_tape_note_requested(rw_tape *t, const uint32_t *values, size_t n, enum rw_requested what, bool effects)
@@ -204,7 +193,7 @@ void rw_tape_release(rw_tape *t)
     void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->seen,      t->tickets,
                              t->ticket_blocks,
                              t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
-                             t->out_desc, t->wide,    t->policy_spec, t->roots,
+                             t->out_desc, t->wide,    t->policy_spec,
                              t->recipes, t->casts,    t->cast_of,  t->amaxes, t->key.words, t->requested };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);

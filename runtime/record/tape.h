@@ -169,9 +169,6 @@ struct rw_tape {
     struct rw_gradient_handle **gradients; /* of tape values: n_gradients of this step, from the last value to the
                                               first, then unused ones */
     size_t n_gradients, n_handles, cap_gradients;
-    uint32_t *roots; /* roots of the last backward or verification, for ckpt_explain() */
-    size_t n_roots, cap_roots;
-    bool seeded; /* with gradients that were given */
     bool bereft; /* a state of the context that one of its leaves refers to was destroyed: nothing runs until its
                     reset */
 };
@@ -210,9 +207,6 @@ void rw_tapes_miss(const rw_context *ctx, const struct rw_param *states, size_t 
 
 /* RW_OK, or RW_ERR_ARGUMENT for a marked tape, with an error that names the call. */
 rw_status rw_tape_misses_nothing(const rw_tape *t, const char *what);
-
-/* Records the roots of a backward; RW_ERR_MEMORY, with an error that names the call. */
-rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool seeded, const char *what);
 
 /* What the program has requested of a value. */
 enum rw_requested {

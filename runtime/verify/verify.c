@@ -292,7 +292,7 @@ rw_status ckpt_verify(rw_tape *t, rw_tensor *loss, ckpt_report *ret_report)
     const uint32_t id = rw_loss_check(t, loss, "ckpt_verify");
     if (id == RW_NONE_ID) return t->ctx->status;
     rw_status status = rw_check_runs(t->ctx, "ckpt_verify");
-    if (!status) status = rw_tape_note_roots(t, &id, 1, false, "ckpt_verify");
+    if (!status) status = rw_roots_note(t, &id, 1, false, "ckpt_verify");
     if (status) return status;
     const struct rw_request request = rw_step_request(t, &id, 1);
     ckpt_report report = { 0 };
