@@ -2,6 +2,7 @@
 #include "autodiff/fp8_amax.h"
 
 #include "base/alloc.h"
+#include "record/delayed_scales.h"
 #include "record/scaling_ops.h"
 
 static uint32_t producer_of(const rw_tape *t, uint32_t value)
@@ -31,15 +32,14 @@ static bool is_needed(const rw_tape *t, const struct needed *needed, const struc
     return a->codes == RW_NONE_ID ? needed->nodes[producer_of(t, a->value)] : needed->leaves[a->codes];
 }
 
-/* Collects the amaxes among the first n of the tape that belong to one buffer, into rows and, preceded by the
-   buffer, into in. */
-static rw_status record(rw_tape *t, uint32_t buffer, bool counts, size_t n_amaxes, const struct needed *needed,
-                        rw_tensor **in, uint32_t *rows)
+/* Collects the amaxes that belong to one buffer, into rows and, followed by the buffer, into in. */
+static rw_status record(rw_tape *t, const struct rw_amaxes *all, uint32_t buffer, bool counts,
+                        const struct needed *needed, rw_tensor **in, uint32_t *rows)
 {
     const rw_op_def *const op = counts ? &rw_op_note_counts : &rw_op_note_amax;
     int n = 0;
-    for (size_t i = 0; i < n_amaxes; i++) {
-        const struct rw_tape_amax *const a = &t->amaxes[i];
+    for (size_t i = 0; i < all->n; i++) {
+        const struct rw_tape_amax *const a = &all->list[i];
         if (a->buffer != buffer || !is_needed(t, needed, a)) continue;
         in[n] = rw_tape_value(t, a->value);
         rows[n++] = a->row;
@@ -49,16 +49,17 @@ static rw_status record(rw_tape *t, uint32_t buffer, bool counts, size_t n_amaxe
     return t->ctx->status;
 }
 
-static bool is_first_of_its_buffer(const rw_tape *t, size_t i)
+static bool is_first_of_its_buffer(const struct rw_amaxes *all, size_t i)
 {
     for (size_t k = 0; k < i; k++)
-        if (t->amaxes[k].buffer == t->amaxes[i].buffer) return false;
+        if (all->list[k].buffer == all->list[i].buffer) return false;
     return true;
 }
 
 rw_status rw_amaxes_record(rw_tape *t, bool *nodes)
 {
-    const size_t n = t->n_amaxes;
+    const struct rw_amaxes *const all = rw_amaxes_of(t);
+    const size_t n = all->n;
     const struct needed needed = { nodes, rw_calloc(t->n_leaves, sizeof *needed.leaves) };
     rw_tensor **const in = rw_malloc((n + 1) * sizeof *in);
     uint32_t *const rows = rw_malloc(n * sizeof *rows);
@@ -67,8 +68,8 @@ rw_status rw_amaxes_record(rw_tape *t, bool *nodes)
     if (!status) spread(t, &needed);
     t->origin = rw_origin_of(t, RW_NONE_ID);
     for (size_t i = 0; !status && i < n; i++)
-        if (is_first_of_its_buffer(t, i))
-            status = record(t, t->amaxes[i].buffer, t->amaxes[i].counts, n, &needed, in, rows);
+        if (is_first_of_its_buffer(all, i))
+            status = record(t, all, all->list[i].buffer, all->list[i].counts, &needed, in, rows);
     t->origin = (struct rw_origin){ 0 };
     rw_free(needed.leaves);
     rw_free(in);

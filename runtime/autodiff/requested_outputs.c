@@ -13,6 +13,7 @@
 #include "autodiff/fp8_amax.h"
 #include "autodiff/rule.h"
 #include "base/alloc.h"
+#include "record/delayed_scales.h"
 #include "record/pass_ops.h"
 #include "record/overwrite.h"
 
@@ -367,7 +368,8 @@ static rw_status check_twice(const struct rw_outputs *s, size_t first)
 static rw_status pass_first(struct rw_outputs *s, size_t n_values)
 {
     rw_tape *const t = s->t;
-    const size_t n_nodes = t->n_nodes, n_amaxes = t->n_amaxes;
+    struct rw_amaxes *amaxes = rw_amaxes_of(t);
+    const size_t n_nodes = t->n_nodes, n_amaxes = amaxes ? amaxes->n : 0;
     s->now.is_first_pass = true;
     rw_status status = begin_at_roots(s);
     s->first_pass = (uint32_t)n_nodes;
@@ -381,7 +383,8 @@ static rw_status pass_first(struct rw_outputs *s, size_t n_values)
     s->now.is_first_pass = false;
     t->origin = (struct rw_origin){ 0 };
     if (status) return status;
-    t->n_amaxes = n_amaxes;
+    amaxes = rw_amaxes_of(t);
+    if (amaxes) amaxes->n = n_amaxes;
     rw_free(s->grads);
     s->grads = rw_calloc(t->n_values, sizeof *s->grads);
     if (!s->grads) return no_memory(s);
@@ -427,7 +430,8 @@ static void mark_producer(const struct rw_outputs *s, bool *needed, uint32_t val
 static rw_status note_amaxes(struct rw_outputs *s)
 {
     const size_t n_effects = s->t->n_effects;
-    if (!s->t->n_amaxes) return RW_OK;
+    const struct rw_amaxes *const amaxes = rw_amaxes_of(s->t);
+    if (!amaxes || !amaxes->n) return RW_OK;
     bool *const needed = rw_calloc(s->t->n_nodes, sizeof *needed);
     if (!needed) return no_memory(s);
     for (size_t i = 0; i < s->request->n_values; i++) mark_producer(s, needed, s->request->values[i]);

@@ -35,24 +35,51 @@ bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed_scaling *delaye
     return scale;
 }
 
-rw_status rw_tape_note(rw_tape *t, struct rw_tape_amax what)
+/* ---- notes of a tape ---- */
+
+/* The value of a note is newer than what was recorded before it. */
+static void cut(rw_tape *t, void *state)
 {
-    if (!rw_grow(&t->amaxes, &t->cap_amaxes, t->n_amaxes, 1, sizeof *t->amaxes) ||
-        !rw_key_reserve(&t->key, RW_KEY_AMAX_WORDS))
+    struct rw_amaxes *const a = state;
+    while (a->n && a->list[a->n - 1].value >= t->n_values) a->n--;
+}
+
+static void reset(rw_tape *t, void *state)
+{
+    ((struct rw_amaxes *)state)->n = 0;
+}
+
+static void destroy(rw_context *ctx, void *state)
+{
+    rw_free(((struct rw_amaxes *)state)->list);
+}
+
+static struct rw_extension amaxes_extension = { .name = "amaxes", .size = sizeof(struct rw_amaxes), .cut = cut,
+                                                .reset = reset, .destroy = destroy };
+
+struct rw_amaxes *rw_amaxes_of(const rw_tape *t)
+{
+    return rw_extension_find(&t->extensions, &amaxes_extension);
+}
+
+rw_status rw_amaxes_note(rw_tape *t, struct rw_tape_amax what)
+{
+    struct rw_amaxes *const a = rw_extension_make(&t->extensions, &amaxes_extension);
+    if (!a || !rw_grow(&a->list, &a->cap, a->n, 1, sizeof *a->list) || !rw_key_reserve(&t->key, RW_KEY_AMAX_WORDS))
         return rw_fail(t->ctx, RW_ERR_MEMORY, "quantize: out of memory");
-    t->amaxes[t->n_amaxes++] = what;
+    a->list[a->n++] = what;
     rw_key_add_amax(&t->key, &what, t->ctx->by_id[what.buffer]->serial);
     return RW_OK;
 }
 
 rw_status rw_delayed_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_tensor *amax)
 {
-    return rw_tape_note(t, (struct rw_tape_amax){ amax->id, buffer, row, RW_NONE_ID, false });
+    return rw_amaxes_note(t, (struct rw_tape_amax){ amax->id, buffer, row, RW_NONE_ID, false });
 }
 
 rw_status rw_delayed_note_kept(rw_tape *t, const struct rw_delayed_rows *d, const rw_tensor *weight,
                                const rw_tensor *codes, const rw_tensor *amax)
 {
     const uint32_t row = row_of(weight_of(t, d, weight), RW_DELAYED_WEIGHT);
-    return rw_tape_note(t, (struct rw_tape_amax){ amax->id, d->amax->tensor.id, row, codes->leaf, false });
+    return rw_amaxes_note(t, (struct rw_tape_amax){ amax->id, d->amax->tensor.id, row, codes->leaf, false });
 }

@@ -17,6 +17,19 @@ struct rw_delayed_rows {
     size_t n;
 };
 
+/* What the current step of a tape notes, in the order of recording. */
+struct rw_amaxes {
+    struct rw_tape_amax *list;
+    size_t n, cap;
+};
+
+/* NULL: no step of the tape has noted anything. */
+struct rw_amaxes *rw_amaxes_of(const rw_tape *t);
+
+/* Records the value when backward ends, if a loss or gradient depends on its node or FP8 data. RW_ERR_MEMORY,
+   recorded. */
+rw_status rw_amaxes_note(rw_tape *t, struct rw_tape_amax what);
+
 static inline const struct rw_delayed_rows *rw_delayed_rows(const rw_delayed_scaling *d)
 {
     return (const struct rw_delayed_rows *)(const void *)d;

@@ -2,6 +2,7 @@
 #include "record/quantization_counts.h"
 
 #include "base/alloc.h"
+#include "record/delayed_scales.h"
 #include "record/recipe_queries.h"
 #include "record/scaling_ops.h"
 
@@ -108,5 +109,5 @@ bool rw_counts_slot_at(rw_site at, const rw_tape *t, const struct rw_tensor *wei
 
 rw_status rw_counts_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_tensor *counts)
 {
-    return rw_tape_note(t, (struct rw_tape_amax){ counts->id, buffer, row, RW_NONE_ID, true });
+    return rw_amaxes_note(t, (struct rw_tape_amax){ counts->id, buffer, row, RW_NONE_ID, true });
 }

@@ -135,8 +135,6 @@ struct rw_tape {
     size_t n_casts, cap_casts;
     uint32_t *cast_of; /* by value: its last cast, if that refers back to it. See precision_recipe.h */
     size_t cap_cast_of;
-    struct rw_tape_amax *amaxes;
-    size_t n_amaxes, cap_amaxes;
     struct rw_key key;
 
     /* Memory of inputs, in blocks that a reset keeps. */
@@ -333,8 +331,5 @@ rw_status rw_tape_audit_tickets(const rw_tape *t, bool *ret_disjoint);
 /* True if all recorded tickets have one seed and each begins at or after the end of an earlier one, so one base can
    move all of them. Otherwise the generator was set during recording. */
 bool rw_tape_tickets_follow(const rw_tape *t);
-
-/* Records it when backward ends, if a loss or gradient depends on its node or FP8 data. RW_ERR_MEMORY, recorded. */
-rw_status rw_tape_note(rw_tape *t, struct rw_tape_amax what);
 
 #endif
