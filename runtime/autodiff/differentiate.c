@@ -77,13 +77,13 @@ static bool copy_attrs(struct rw_grad_call *g)
 /* Open regions, parts, recipes and no-grad scopes of a tape, and the sizes of their lists. */
 struct open {
     uint32_t region, part, recipe;
-    size_t regions, parts, recipes;
+    size_t regions, parts;
     unsigned no_grads;
 };
 
 static struct open open_of(const rw_tape *t)
 {
-    return (struct open){ t->open_region, t->open_part, t->open_recipe, t->n_regions, t->n_parts, t->n_recipes,
+    return (struct open){ t->open_region, t->open_part, t->open_recipe, t->n_regions, t->n_parts,
                           t->open_no_grads };
 }
 
@@ -105,7 +105,6 @@ static rw_status check_open(const struct rw_grad_call *g, const rw_op_def *op, c
     t->open_recipe = before->recipe;
     t->n_regions = before->regions;
     t->n_parts = before->parts;
-    t->n_recipes = before->recipes;
     if (status) return status;
     return rw_fail(t->ctx, RW_ERR_REGION,
                    left ? "%s: expected rw_no_grad_end() for each rw_no_grad_begin(), got too few"

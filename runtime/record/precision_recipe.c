@@ -9,6 +9,58 @@
 
 #include <rewind/ops.h>
 
+struct cast {
+    uint32_t source, result; /* values */
+    uint32_t region;         /* RW_NONE_ID outside any */
+    uint64_t scaling;        /* of FP8 data: the source of its scales; else 0 */
+    uint32_t before;         /* the previous cast of the same source, RW_NONE_ID for none */
+    bool no_grad;            /* recorded in a no-grad scope */
+};
+
+/* Of a tape that has had a recipe. */
+struct recipes {
+    struct rw_tape_recipe *list;
+    size_t n, cap;
+    struct cast *casts; /* that recipes recorded */
+    size_t n_casts, cap_casts;
+    uint32_t *cast_of; /* by value: its last cast, if that refers back to it */
+    size_t cap_cast_of;
+};
+
+/* The result of a cast is newer than what was recorded before it. */
+static void cut(rw_tape *t, void *state)
+{
+    struct recipes *const r = state;
+    while (r->n_casts && r->casts[r->n_casts - 1].result >= t->n_values) r->n_casts--;
+}
+
+static void reset(rw_tape *t, void *state)
+{
+    struct recipes *const r = state;
+    r->n = r->n_casts = 0;
+}
+
+static void destroy(rw_context *ctx, void *state)
+{
+    struct recipes *const r = state;
+    rw_free(r->list);
+    rw_free(r->casts);
+    rw_free(r->cast_of);
+}
+
+static struct rw_extension recipes_extension = { .name = "recipes", .size = sizeof(struct recipes), .cut = cut,
+                                                 .reset = reset, .destroy = destroy };
+
+static struct recipes *recipes_of(const rw_tape *t)
+{
+    return rw_extension_find(&t->extensions, &recipes_extension);
+}
+
+const struct rw_tape_recipe *rw_recipe_open(const rw_tape *t)
+{
+    return t->open_recipe == RW_NONE_ID ? NULL : &recipes_of(t)->list[t->open_recipe];
+}
+
 static rw_status check_delayed(rw_site at, const rw_tape *t, const rw_recipe *recipe)
 {
     const struct rw_delayed_rows *const d = rw_delayed_rows(recipe->delayed);
@@ -45,13 +97,13 @@ rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe)
                        "got %s", rw_file_of(at), at.line, rw_dtype_name(codes));
     const rw_status delayed = recipe->delayed ? check_delayed(at, t, recipe) : RW_OK;
     if (delayed) return delayed;
+    struct recipes *const r = rw_extension_make(&t->extensions, &recipes_extension);
     const uint32_t site = rw_site_index(ctx, at);
-    if (site == RW_NONE_ID || !rw_grow(&t->recipes, &t->cap_recipes, t->n_recipes, 1, sizeof *t->recipes))
+    if (!r || site == RW_NONE_ID || !rw_grow(&r->list, &r->cap, r->n, 1, sizeof *r->list))
         return rw_fail(ctx, RW_ERR_MEMORY, "rw_recipe_begin at %s:%d: out of memory", rw_file_of(at), at.line);
-    t->recipes[t->n_recipes] = (struct rw_tape_recipe){ *recipe, t->open_recipe, t->open_region, site };
-    if (recipe->delayed)
-        t->recipes[t->n_recipes].recipe.gradient_dtype = rw_delayed_rows(recipe->delayed)->gradient_dtype;
-    t->open_recipe = (uint32_t)t->n_recipes++;
+    r->list[r->n] = (struct rw_tape_recipe){ *recipe, t->open_recipe, t->open_region, site };
+    if (recipe->delayed) r->list[r->n].recipe.gradient_dtype = rw_delayed_rows(recipe->delayed)->gradient_dtype;
+    t->open_recipe = (uint32_t)r->n++;
     return RW_OK;
 }
 
@@ -59,10 +111,10 @@ rw_status rw_recipe_end_at(rw_site at, rw_tape *t)
 {
     RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_recipe_end", "t");
-    if (t->open_recipe == RW_NONE_ID)
+    const struct rw_tape_recipe *const r = rw_recipe_open(t);
+    if (!r)
         return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: expected an open recipe, got none; call "
                        "rw_recipe_begin() first", rw_file_of(at), at.line);
-    const struct rw_tape_recipe *const r = &t->recipes[t->open_recipe];
     if (r->region != t->open_region) {
         const struct rw_region *const open = &t->regions[t->open_region];
         return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: expected no open region inside the recipe, "
@@ -75,7 +127,7 @@ rw_status rw_recipe_end_at(rw_site at, rw_tape *t)
 
 static rw_recipe_kind open_kind(const rw_tape *t)
 {
-    return t->open_recipe == RW_NONE_ID || t->origin.adjoint ? RW_RECIPE_NONE : t->recipes[t->open_recipe].recipe.kind;
+    return t->open_recipe == RW_NONE_ID || t->origin.adjoint ? RW_RECIPE_NONE : rw_recipe_open(t)->recipe.kind;
 }
 
 bool rw_recipe_rules(const rw_tape *t, const rw_op_def *op)
@@ -148,20 +200,22 @@ rw_tensor *rw_raised_at(rw_site at, rw_tape *t, rw_tensor *x)
 
 void rw_recipes_forget(const rw_context *ctx, const rw_delayed_scaling *d)
 {
-    for (rw_tape *t = ctx->tapes; t; t = t->next)
-        for (size_t i = 0; i < t->n_recipes; i++)
-            if (t->recipes[i].recipe.delayed == d) {
-                t->recipes[i].recipe.delayed = NULL;
-                t->recipes[i].bereft = true;
+    for (const rw_tape *t = ctx->tapes; t; t = t->next) {
+        struct recipes *const r = recipes_of(t);
+        for (size_t i = 0; r && i < r->n; i++)
+            if (r->list[i].recipe.delayed == d) {
+                r->list[i].recipe.delayed = NULL;
+                r->list[i].bereft = true;
             }
+    }
 }
 
 /* ---- casts ---- */
 
-static uint32_t last_cast_of(const rw_tape *t, uint32_t value)
+static uint32_t last_cast_of(const struct recipes *r, uint32_t value)
 {
-    const uint32_t i = value < t->cap_cast_of ? t->cast_of[value] : RW_NONE_ID;
-    return i < t->n_casts && t->casts[i].source == value ? i : RW_NONE_ID;
+    const uint32_t i = value < r->cap_cast_of ? r->cast_of[value] : RW_NONE_ID;
+    return i < r->n_casts && r->casts[i].source == value ? i : RW_NONE_ID;
 }
 
 static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
@@ -191,31 +245,35 @@ static rw_status check_source(const rw_tape *t, const struct rw_tensor *x, rw_si
 
 static struct rw_tensor *cast_before(const rw_tape *t, const struct rw_tensor *x, rw_dtype dtype, uint64_t scaling)
 {
-    for (uint32_t i = last_cast_of(t, x->id); i != RW_NONE_ID; i = t->casts[i].before) {
-        struct rw_tensor *const y = rw_tape_value(t, t->casts[i].result);
-        if (t->casts[i].scaling != scaling || (rw_dtype)y->dtype != dtype) continue;
-        if (t->casts[i].no_grad && !t->open_no_grads) continue; /* no gradient would flow through it */
-        if (is_of_context(t, x) || t->casts[i].region == t->open_region) return y;
+    const struct recipes *const r = recipes_of(t);
+    for (uint32_t i = last_cast_of(r, x->id); i != RW_NONE_ID; i = r->casts[i].before) {
+        const struct cast *const cast = &r->casts[i];
+        struct rw_tensor *const y = rw_tape_value(t, cast->result);
+        if (cast->scaling != scaling || (rw_dtype)y->dtype != dtype) continue;
+        if (cast->no_grad && !t->open_no_grads) continue; /* no gradient would flow through it */
+        if (is_of_context(t, x) || cast->region == t->open_region) return y;
     }
     return NULL;
 }
 
-static bool reserve(rw_tape *t, uint32_t value)
+static bool reserve(const rw_tape *t, uint32_t value)
 {
-    const size_t had = t->cap_cast_of;
-    if (!rw_grow(&t->casts, &t->cap_casts, t->n_casts, 1, sizeof *t->casts) ||
-        !rw_grow(&t->cast_of, &t->cap_cast_of, value, 1, sizeof *t->cast_of))
+    struct recipes *const r = recipes_of(t);
+    const size_t had = r->cap_cast_of;
+    if (!rw_grow(&r->casts, &r->cap_casts, r->n_casts, 1, sizeof *r->casts) ||
+        !rw_grow(&r->cast_of, &r->cap_cast_of, value, 1, sizeof *r->cast_of))
         return false;
-    for (size_t i = had; i < t->cap_cast_of; i++) t->cast_of[i] = RW_NONE_ID;
+    for (size_t i = had; i < r->cap_cast_of; i++) r->cast_of[i] = RW_NONE_ID;
     return true;
 }
 
 /* Memory is reserved. */
-static void note(rw_tape *t, const struct rw_tensor *x, const struct rw_tensor *y, uint64_t scaling)
+static void note(const rw_tape *t, const struct rw_tensor *x, const struct rw_tensor *y, uint64_t scaling)
 {
-    t->casts[t->n_casts] = (struct rw_recipe_cast){ x->id, y->id, t->open_region, scaling, last_cast_of(t, x->id),
+    struct recipes *const r = recipes_of(t);
+    r->casts[r->n_casts] = (struct cast){ x->id, y->id, t->open_region, scaling, last_cast_of(r, x->id),
                                                     t->open_no_grads > 0 };
-    t->cast_of[x->id] = (uint32_t)t->n_casts++;
+    r->cast_of[x->id] = (uint32_t)r->n_casts++;
 }
 
 struct rw_tensor *rw_recipe_cast(rw_tape *t, struct rw_tensor *x, rw_dtype dtype, rw_site at)
@@ -233,7 +291,7 @@ struct rw_tensor *rw_recipe_cast(rw_tape *t, struct rw_tensor *x, rw_dtype dtype
 
 const rw_recipe *rw_recipe_of_codes(const rw_tape *t)
 {
-    return t && open_kind(t) == RW_RECIPE_F8 ? &t->recipes[t->open_recipe].recipe : NULL;
+    return t && open_kind(t) == RW_RECIPE_F8 ? &rw_recipe_open(t)->recipe : NULL;
 }
 
 /* Identifies the source of scales, by which scales on a tape are found. */
@@ -284,7 +342,7 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
                               const rw_recipe *recipe, rw_tensor *weight, enum rw_delayed_operand which,
                               rw_tensor **ret_scale)
 {
-    if (t->recipes[t->open_recipe].bereft) {
+    if (rw_recipe_open(t)->bereft) {
         rw_fail(t->ctx, RW_ERR_ARGUMENT, "linear at %s:%d: expected the open recipe's delayed scaling, got one that "
                 "was destroyed; call rw_recipe_end() first", rw_file_of(at), at.line);
         return NULL;

@@ -12,6 +12,18 @@
 
 #include "record/tape.h"
 
+/* A scope between rw_recipe_begin(), which copies the recipe, and rw_recipe_end(). */
+struct rw_tape_recipe {
+    rw_recipe recipe;
+    uint32_t parent; /* the surrounding recipe, RW_NONE_ID for none */
+    uint32_t region; /* the surrounding region, RW_NONE_ID for none */
+    uint32_t site;
+    bool bereft; /* its delayed scaling was destroyed */
+};
+
+/* The innermost open recipe; NULL for none. */
+const struct rw_tape_recipe *rw_recipe_open(const rw_tape *t);
+
 /* Does a recipe affect the op that is being recorded? */
 bool rw_recipe_rules(const rw_tape *t, const rw_op_def *op);
 

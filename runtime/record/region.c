@@ -1,6 +1,7 @@
 /* Regions, parts with policies, and decisions about single values: the checkpointing calls during recording. */
 #include "base/alloc.h"
 #include "record/handle_check.h"
+#include "record/precision_recipe.h"
 #include "record/tape_key_words.h"
 
 #include <rewind/recompute.h>
@@ -38,7 +39,7 @@ rw_status rw_open_check(const rw_tape *t, const char *what)
                        begun.file, (int)begun.line);
     }
     if (t->open_region == RW_NONE_ID && t->open_recipe != RW_NONE_ID) {
-        const rw_site begun = ctx->sites[t->recipes[t->open_recipe].site];
+        const rw_site begun = ctx->sites[rw_recipe_open(t)->site];
         return rw_fail(ctx, RW_ERR_REGION,
                        "%s: expected no open recipe, got one begun at %s:%d; call rw_recipe_end() first", what,
                        begun.file, (int)begun.line);
@@ -93,8 +94,8 @@ rw_status ckpt_end_at(rw_site at, rw_tape *t)
                        "begun at %s:%d; call ckpt_policy_end() first", rw_file_of(at), at.line, begun.file,
                        (int)begun.line);
     }
-    if (t->open_recipe != RW_NONE_ID && t->recipes[t->open_recipe].region == t->open_region) {
-        const rw_site begun = t->ctx->sites[t->recipes[t->open_recipe].site];
+    if (t->open_recipe != RW_NONE_ID && rw_recipe_open(t)->region == t->open_region) {
+        const rw_site begun = t->ctx->sites[rw_recipe_open(t)->site];
         return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: expected no open recipe inside the region, got one "
                        "begun at %s:%d; call rw_recipe_end() first", rw_file_of(at), at.line, begun.file,
                        (int)begun.line);

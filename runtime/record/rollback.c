@@ -6,8 +6,8 @@
 struct rw_tape_mark rw_tape_mark(const rw_tape *t)
 {
     return (struct rw_tape_mark){ t->n_nodes,   t->n_operands, t->n_attrs, t->n_values,
-                                  t->n_leaves,  t->n_tickets,  t->n_effects, t->n_casts,
-                                  t->key.n,    t->key.hash,    t->ctx->generator.offset, t->ticket_end };
+                                  t->n_leaves,  t->n_tickets,  t->n_effects, t->key.n,
+                                  t->key.hash,  t->ctx->generator.offset, t->ticket_end };
 }
 
 void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark)
@@ -21,7 +21,6 @@ void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark)
     t->n_leaves = mark->leaves;
     t->n_tickets = mark->tickets;
     t->n_effects = mark->effects;
-    t->n_casts = mark->casts;
     t->key.n = mark->words;
     t->key.hash = mark->hash;
     rw_extensions_cut(&t->extensions, t);

@@ -101,9 +101,9 @@ static void end_step(rw_tape *t)
     t->step++;
     if (t->n_values > t->most_values) t->most_values = t->n_values;
     t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;
-    t->n_regions = t->n_parts = t->n_recipes = 0;
+    t->n_regions = t->n_parts = 0;
     t->open_no_grads = 0;
-    t->n_casts = t->n_effects = t->n_retained = 0;
+    t->n_effects = t->n_retained = 0;
     t->open_region = t->open_part = t->open_recipe = RW_NONE_ID;
     t->bereft = false;
     t->ticket_end = 0;
@@ -194,7 +194,7 @@ void rw_tape_release(rw_tape *t)
                              t->ticket_blocks,
                              t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
                              t->out_desc, t->wide,    t->policy_spec,
-                             t->recipes, t->casts,    t->cast_of,  t->key.words, t->requested };
+                             t->key.words, t->requested };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);
     ctx->n_tapes_gone++;

@@ -43,23 +43,6 @@ struct rw_tape_part {
     uint32_t site;
 };
 
-/* A scope between rw_recipe_begin() and rw_recipe_end(): see precision_recipe.h. */
-struct rw_tape_recipe {
-    rw_recipe recipe;
-    uint32_t parent; /* the surrounding recipe, RW_NONE_ID for none */
-    uint32_t region; /* the surrounding region, RW_NONE_ID for none */
-    uint32_t site;
-    bool bereft; /* its delayed scaling was destroyed */
-};
-
-struct rw_recipe_cast {
-    uint32_t source, result; /* values */
-    uint32_t region;         /* RW_NONE_ID outside any */
-    uint64_t scaling;        /* of FP8 data: the source of its scales; else 0 */
-    uint32_t before;         /* the previous cast of the same source, RW_NONE_ID for none */
-    bool no_grad;            /* recorded in a no-grad scope */
-};
-
 /* A value that the step records when backward ends: an amax of delayed scaling (delayed_scales.h) or counts
    (quantization_counts.h). */
 struct rw_tape_amax {
@@ -128,13 +111,7 @@ struct rw_tape {
     size_t n_parts, n_created_parts, cap_parts; /* entries from n_parts on are of earlier steps */
     uint32_t open_part; /* the same of parts */
     unsigned open_no_grads; /* calls of rw_no_grad_begin() without their end */
-    struct rw_tape_recipe *recipes;
-    size_t n_recipes, cap_recipes;
-    uint32_t open_recipe; /* the same of recipes */
-    struct rw_recipe_cast *casts; /* that recipes recorded */
-    size_t n_casts, cap_casts;
-    uint32_t *cast_of; /* by value: its last cast, if that refers back to it. See precision_recipe.h */
-    size_t cap_cast_of;
+    uint32_t open_recipe; /* the same of recipes (precision_recipe.h) */
     struct rw_key key;
 
     /* Memory of inputs, in blocks that a reset keeps. */

@@ -10,7 +10,7 @@
 #include <rewind/tape.h>
 
 struct rw_tape_mark {
-    size_t nodes, operands, attrs, values, leaves, tickets, effects, casts;
+    size_t nodes, operands, attrs, values, leaves, tickets, effects;
     size_t words; /* of the key, and their hash */
     struct rw_hash hash;
     uint64_t drawn, ticket_end; /* offset of the generator, and of the tape's tickets */

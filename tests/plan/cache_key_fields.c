@@ -49,7 +49,7 @@ static const struct {
     { "rw_extension", "timer dropped_effects order_check dump plans plan_serials pool tape_runs runs results",
       "no plan depends on it" },
     { "rw_extension", "history log steps roots", "no plan depends on it" },
-    { "rw_extension", "counts kept_weights amaxes", "used while a step is recorded" },
+    { "rw_extension", "counts kept_weights amaxes recipes", "used while a step is recorded" },
     { "rw_context", "store", "by its serial, see rw_store_place" },
     { "rw_context", "generator", "tickets are read when a plan runs" },
     { "rw_context", "eager strict_policy verify", "how a plan runs, not which" },
