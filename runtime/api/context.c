@@ -17,6 +17,7 @@
 #include "plan/cache.h"
 #include "plan/dump_passes.h"
 #include "record/arg_eval_order_check.h"
+#include "record/gradient_state.h"
 #include "record/tape.h"
 #include "run/run_advance.h"
 #include "run/poison.h"
@@ -159,7 +160,8 @@ static rw_status open_bare(rw_context *ctx, const rw_context_params *params)
     ctx->generator.seed = params->seed;
     ctx->strict_policy = params->strict_policy;
     ctx->store.fns = ctx->device->store;
-    rw_status status = rw_effects_open(ctx);
+    rw_status status = rw_gradients_open(ctx);
+    if (!status) status = rw_effects_open(ctx);
     if (!status) status = rw_costs_open(ctx);
     if (!status) status = rw_plan_cache_open(ctx);
     if (status) return status;

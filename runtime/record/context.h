@@ -49,14 +49,6 @@ struct rw_known_file {
     uint64_t n_tapes_gone;
 };
 
-/* The scale of the context's gradients: record/gradient_state.h. */
-struct rw_gradient_scale {
-    uint64_t n_unscalings; /* so far: their numbers */
-    uint64_t unscaling;    /* unscaling of what a caller writes now; 0: it is scaled, as what backward adds */
-    const struct rw_param *buffer; /* buffer of the scaler whose scale backward used; NULL: none */
-    uint32_t version;              /* of that buffer at that time */
-};
-
 /* The offload store: rw_context_set_offload(). */
 struct rw_store_place {
     const struct rw_store_fns *fns;
@@ -109,8 +101,7 @@ struct rw_context {
     size_t param_hash_size;
     struct rw_param **by_id; /* these and states, by tensor.id; NULL for a destroyed state */
     size_t n_ids, cap_ids, free_id; /* free_id: no entry below it is NULL */
-    struct rw_gradient_scale scale; /* of their gradients */
-    uint64_t n_serials;             /* serials given to tensors of the context so far; cache keys use serials */
+    uint64_t n_serials; /* serials given to tensors of the context so far; cache keys use serials */
 
     rw_tape *tapes; /* all of the context, a list */
     struct rw_clipping *clipping; /* api/clip_grad_norm.h: created by the first rw_clip_grad_norm() */

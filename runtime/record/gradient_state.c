@@ -3,6 +3,26 @@
 
 #include "record/context.h"
 
+/* The scale of a context's gradients. */
+struct scale {
+    uint64_t n_unscalings; /* so far: their numbers */
+    uint64_t unscaling;    /* unscaling of what a caller writes now; 0: it is scaled, as what backward adds */
+    const struct rw_param *buffer; /* buffer of the scaler whose scale backward used; NULL: none */
+    uint32_t version;              /* of that buffer at that time */
+};
+
+static struct rw_extension scale_extension = { .name = "gradient_scale", .size = sizeof(struct scale) };
+
+rw_status rw_gradients_open(rw_context *ctx)
+{
+    return rw_extension_make(&ctx->extensions, &scale_extension) ? RW_OK : RW_ERR_MEMORY;
+}
+
+static struct scale *scale_of(const rw_context *ctx)
+{
+    return rw_extension_find(&ctx->extensions, &scale_extension);
+}
+
 /* ---- reading ---- */
 
 rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const char *what)
@@ -61,7 +81,7 @@ void rw_gradient_written(struct rw_gradient *g)
 void rw_gradient_given(rw_context *ctx, struct rw_gradient *g)
 {
     rw_gradient_written(g);
-    g->unscaled = ctx->scale.unscaling;
+    g->unscaled = scale_of(ctx)->unscaling;
     g->unused = false; /* it contains nothing of an earlier backward */
 }
 
@@ -107,9 +127,10 @@ void rw_zero_grad(rw_context *ctx)
 {
     RW_ENTER(ctx, );
     if (!ctx) return;
+    struct scale *const s = scale_of(ctx);
     for (size_t i = 0; i < ctx->n_params; i++) clear(ctx, ctx->params[i]);
-    ctx->scale.unscaling = 0;
-    ctx->scale.buffer = NULL;
+    s->unscaling = 0;
+    s->buffer = NULL;
 }
 
 void rw_gradient_give_up(rw_context *ctx, struct rw_param *p)
@@ -147,7 +168,7 @@ rw_status rw_gradient_check_sum(rw_context *ctx, const struct rw_param *p, const
 
 rw_status rw_gradients_check_scale(rw_context *ctx, const struct rw_param *buffer, const char *what)
 {
-    const struct rw_gradient_scale *const s = &ctx->scale;
+    const struct scale *const s = scale_of(ctx);
     if (!s->buffer) return RW_OK;
     if (s->buffer != buffer)
         return rw_fail(ctx, RW_ERR_MODIFIED,
@@ -161,7 +182,7 @@ rw_status rw_gradients_check_scale(rw_context *ctx, const struct rw_param *buffe
 
 rw_status rw_gradients_check_unscaled(rw_context *ctx, const char *what)
 {
-    const struct rw_param *const buffer = ctx->scale.buffer;
+    const struct rw_param *const buffer = scale_of(ctx)->buffer;
     if (!buffer) return RW_OK;
     return rw_fail(ctx, RW_ERR_MODIFIED,
                    "%s: expected unscaled gradients, got gradients that rw_scaler_backward() has multiplied by the "
@@ -171,8 +192,9 @@ rw_status rw_gradients_check_unscaled(rw_context *ctx, const char *what)
 
 void rw_gradients_scaled(rw_context *ctx, const struct rw_param *buffer)
 {
-    ctx->scale.buffer = buffer;
-    ctx->scale.version = buffer->version;
+    struct scale *const s = scale_of(ctx);
+    s->buffer = buffer;
+    s->version = buffer->version;
 }
 
 rw_status rw_gradients_unscaling(rw_context *ctx, const char *what, uint64_t *ret)
@@ -193,7 +215,7 @@ rw_status rw_gradients_unscaling(rw_context *ctx, const char *what, uint64_t *re
 
 uint64_t rw_gradients_unscaled(rw_context *ctx)
 {
-    struct rw_gradient_scale *const s = &ctx->scale;
+    struct scale *const s = scale_of(ctx);
     s->unscaling = ++s->n_unscalings;
     s->buffer = NULL;
     for (size_t i = 0; i < ctx->n_params; i++) {
@@ -207,5 +229,6 @@ uint64_t rw_gradients_unscaled(rw_context *ctx)
 
 void rw_gradients_unscaled_end(rw_context *ctx, uint64_t unscaling)
 {
-    if (ctx->scale.unscaling == unscaling) ctx->scale.unscaling = 0;
+    struct scale *const s = scale_of(ctx);
+    if (s->unscaling == unscaling) s->unscaling = 0;
 }

@@ -16,7 +16,7 @@
  *             zeros, and its memory stays.
  *   unscaled  number of the unscaling that the bytes went through, 0 for none since they were clear. So "unscaled" ends
  *             when the gradients are cleared. What a caller writes has the scale that the gradients of the context have
- *             at that time (struct rw_gradient_scale).
+ *             at that time.
  *   version   increases with every change of the value. A tape that has read the gradient compares it
  *             (run/source_addresses.c).
  */
@@ -24,6 +24,9 @@
 #define RW_RECORD_GRADIENT_STATE_H
 
 #include "record/param.h"
+
+/* Call when a context is created: the scale of its gradients. RW_ERR_MEMORY, not recorded. */
+rw_status rw_gradients_open(rw_context *ctx);
 
 static inline bool rw_gradient_is_clear(const struct rw_gradient *g)
 {

@@ -62,7 +62,7 @@ static const struct {
     { "rw_context", "tapes work kept n_kept n_users destroyed",
       "no plan depends on them" },
     { "rw_context", "clipping clipped n_clipped recorders", "used while a step is recorded" },
-    { "rw_context", "scale", "of gradients: read when a plan runs" },
+    { "rw_extension", "gradient_scale", "read when a plan runs" },
 };
 
 static bool is_among(const char *names, const char *name)
