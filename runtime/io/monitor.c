@@ -11,6 +11,7 @@
 #include "io/monitor_readings.h"
 #include "io/monitor_step_line.h"
 #include "record/quantization_counts.h"
+#include "run/run_state.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -278,7 +279,7 @@ rw_status rw_monitor_create(rw_monitor **ret, rw_context *ctx, const char *path)
         return rw_fail(ctx, RW_ERR_MEMORY, "rw_monitor_create: out of memory");
     }
     m->ctx = ctx;
-    m->work = ctx->work;
+    m->work = rw_pool_of(ctx)->work;
     m->numbers = numbers_of(NULL);
     m->validation = (double)NAN;
     const char *why = NULL;
@@ -342,7 +343,7 @@ static void take_norm(struct rw_shown_step *s)
 /* Takes times, and the work done in them. */
 static void take_work(rw_monitor *m, struct rw_shown_step *s)
 {
-    const rw_cost *const work = &m->ctx->work, *const before = &m->work;
+    const rw_cost *const work = &rw_pool_of(m->ctx)->work, *const before = &m->work;
     const double model = work->model_flops - before->model_flops;
     const double once = work->forward_flops - before->forward_flops + work->backward_flops - before->backward_flops;
     const double replayed = work->replayed_flops - before->replayed_flops;

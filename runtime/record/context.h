@@ -111,7 +111,6 @@ struct rw_context {
 
     rw_memory memory; /* running totals; rw_memory_stats() adds the rest */
     size_t results_in_use; /* part of memory.results: blocks that are referenced (run/result_memory.h) */
-    rw_cost work;     /* work of all steps that ran, without rehearsals */
 
     size_t n_users; /* users: itself, until rw_context_destroy(), its tapes and optimizers; the last one frees it */
     bool destroyed; /* rw_context_destroy() was called: its own use has ended */

@@ -308,7 +308,7 @@ void rw_run_is_queued(struct rw_run *r, size_t to)
     if (to == r->plan->n_actions) {
         rw_run_give_arena_back(r);
         const bool counts = !(r->flags & (RW_RUN_REHEARSAL | RW_RUN_UPDATE)) && r->plan->kind == RW_PLAN_STEP;
-        if (counts) add_work(&rw_run_context(r)->work, &r->plan->cost);
+        if (counts) add_work(&pool->work, &r->plan->cost);
         rw_run_set_state(r, RW_RUN_QUEUED);
         return;
     }

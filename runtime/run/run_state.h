@@ -139,6 +139,7 @@ struct rw_pool {
     size_t waiting_most; /* maximum bytes of suspended runs, without the latest one */
     struct rw_op_thread_table op_threads;
     struct rw_attach *attach; /* a list, the one attached last first */
+    rw_cost work;             /* of all steps that ran, without rehearsals */
 };
 
 /* Of a tape, from its creation on. */

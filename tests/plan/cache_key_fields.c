@@ -59,7 +59,7 @@ static const struct {
       "for messages; names are in as texts" },
     { "rw_context", "n_params cap_params param_hash param_hash_size", "what a step reads is among its leaves" },
     { "rw_context", "by_id n_ids cap_ids free_id n_serials", "tensors are named by their serials" },
-    { "rw_context", "tapes work kept n_kept n_users destroyed",
+    { "rw_context", "tapes kept n_kept n_users destroyed",
       "no plan depends on them" },
     { "rw_context", "clipping clipped n_clipped recorders", "used while a step is recorded" },
     { "rw_extension", "gradient_scale", "read when a plan runs" },
