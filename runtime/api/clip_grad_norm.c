@@ -19,6 +19,26 @@ struct rw_clipping {
     size_t n_params; /* number of parameters it was planned for */
 };
 
+/* Of a context that clips, made with its first clipping. */
+struct clippings {
+    struct rw_clipping *own; /* created by the first rw_clip_grad_norm() */
+    struct rw_clip *last;    /* queued last; NULL: none, or it was destroyed */
+    uint64_t n;              /* number of those that were queued */
+};
+
+static struct rw_extension clippings_extension = { .name = "clippings", .size = sizeof(struct clippings) };
+
+static struct clippings *clippings_of(const rw_context *ctx)
+{
+    return rw_extension_find(&ctx->extensions, &clippings_extension);
+}
+
+static struct rw_clipping *own_of(const rw_context *ctx)
+{
+    const struct clippings *const all = clippings_of(ctx);
+    return all ? all->own : NULL;
+}
+
 /* One node reads and writes each gradient, and has five more operands. */
 #define CLIPPED_MAX ((RW_OP_MAX_OPERANDS - 5) / 2)
 
@@ -160,7 +180,8 @@ static const struct rw_recorder_kind clip_kind;
 static void clip_close(struct rw_clip *c)
 {
     if (!c->ctx) return;
-    if (c->ctx->clipped == c) c->ctx->clipped = NULL;
+    struct clippings *const all = clippings_of(c->ctx);
+    if (all && all->last == c) all->last = NULL;
     rw_state_destroy(c->ctx, c->limit);
     rw_state_destroy(c->ctx, c->norm);
     close_sums(c->ctx, &c->sums);
@@ -174,7 +195,8 @@ static rw_status clip_open(struct rw_clip *c, rw_context *ctx)
                            .ctx = ctx,
                            .limit = rw_state_create(ctx, RW_F64, RW_SCALAR),
                            .norm = rw_state_create(ctx, RW_F64, RW_SCALAR) };
-    if (c->limit && c->norm && open_sums(ctx, &c->sums)) return RW_OK;
+    const bool is_known = rw_extension_make(&ctx->extensions, &clippings_extension);
+    if (is_known && c->limit && c->norm && open_sums(ctx, &c->sums)) return RW_OK;
     clip_close(c);
     return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
 }
@@ -184,14 +206,21 @@ static rw_status clip_open(struct rw_clip *c, rw_context *ctx)
 /* The clipping was queued, and is now the last one of its context. */
 static void clip_count(struct rw_clip *c)
 {
-    c->ctx->clipped = c;
-    c->ctx->n_clipped++;
+    struct clippings *const all = clippings_of(c->ctx);
+    all->last = c;
+    all->n++;
+}
+
+uint64_t rw_clip_number(const rw_context *ctx)
+{
+    const struct clippings *const all = clippings_of(ctx);
+    return all ? all->n : 0;
 }
 
 rw_status rw_clip_read(rw_context *ctx, uint64_t *seen, const struct rw_clip **ret, double *ret_norm)
 {
-    struct rw_clip *const c = ctx->n_clipped != *seen ? ctx->clipped : NULL;
-    *seen = ctx->n_clipped;
+    struct rw_clip *const c = rw_clip_number(ctx) != *seen ? clippings_of(ctx)->last : NULL;
+    *seen = rw_clip_number(ctx);
     *ret = NULL;
     if (!c) return RW_OK;
     rw_status status = rw_runs_wait(ctx);
@@ -277,11 +306,12 @@ rw_recorder rw_record_clip(double max_norm)
 
 void rw_clipping_destroy(rw_context *ctx)
 {
-    if (!ctx->clipping) return;
-    rw_update_close(&ctx->clipping->update);
-    clip_close(&ctx->clipping->clip);
-    rw_free(ctx->clipping);
-    ctx->clipping = NULL;
+    struct rw_clipping *const own = own_of(ctx);
+    if (!own) return;
+    rw_update_close(&own->update);
+    clip_close(&own->clip);
+    rw_free(own);
+    clippings_of(ctx)->own = NULL;
 }
 
 static rw_status make(rw_context *ctx)
@@ -290,14 +320,14 @@ static rw_status make(rw_context *ctx)
     if (!c) return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
     const rw_status status = clip_open(&c->clip, ctx);
     if (status) rw_free(c);
-    else ctx->clipping = c;
+    else clippings_of(ctx)->own = c;
     return status;
 }
 
 /* Plans the clipping again if the number of parameters or the handling of infinite norms has changed. */
 static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
 {
-    struct rw_clipping *const c = ctx->clipping;
+    struct rw_clipping *const c = own_of(ctx);
     const bool fits = c->n_params == ctx->n_params && c->clip.keeps_nonfinite == keeps_nonfinite;
     if (c->update.run && fits && !rw_update_is_stale(&c->update)) return RW_OK;
     struct rw_update created;
@@ -325,14 +355,14 @@ static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
 
 static rw_status run(rw_context *ctx, double max_norm)
 {
-    const rw_status status = clip_set(&ctx->clipping->clip, max_norm);
-    return status ? status : rw_update_run(&ctx->clipping->update);
+    const rw_status status = clip_set(&own_of(ctx)->clip, max_norm);
+    return status ? status : rw_update_run(&own_of(ctx)->update);
 }
 
 /* A call with an infinite max_norm only measures. */
 static void count(rw_context *ctx, double max_norm)
 {
-    clip_count(&ctx->clipping->clip);
+    clip_count(&own_of(ctx)->clip);
     if (isfinite(max_norm)) rw_gradients_changed(ctx);
 }
 
@@ -340,7 +370,7 @@ static rw_status read_norm(rw_context *ctx, double *ret_norm)
 {
     rw_status status = rw_runs_wait(ctx);
     if (status) return status;
-    status = ctx->device->download(ctx->device_state, ret_norm, ctx->clipping->clip.norm->data, sizeof *ret_norm);
+    status = ctx->device->download(ctx->device_state, ret_norm, own_of(ctx)->clip.norm->data, sizeof *ret_norm);
     return status ? rw_fail(ctx, status, "rw_clip_grad_norm: the device failed") : RW_OK;
 }
 
@@ -380,7 +410,7 @@ static rw_status clip_by(const char *name, rw_context *ctx, double max_norm, boo
     rw_status status = rw_check_runs(ctx, name);
     if (!status) status = rw_gradients_check(ctx, name);
     if (!status) status = rw_gradients_check_unscaled(ctx, name);
-    if (!status && !ctx->clipping) status = make(ctx);
+    if (!status && !own_of(ctx)) status = make(ctx);
     if (!status) status = plan(ctx, refuses);
     if (status) return status;
     return refuses ? clip_finite(ctx, max_norm, ret_norm, name) : clip(ctx, max_norm, ret_norm);

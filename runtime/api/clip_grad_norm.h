@@ -22,6 +22,9 @@ struct rw_clip {
     rw_tensor *factor, *norm_now; /* likewise: the factor for gradients, and the norm */
 };
 
+/* How many clippings the context has queued. */
+uint64_t rw_clip_number(const rw_context *ctx);
+
 /* Reads the last clipping that was queued, with its sums in sums.read. *ret is NULL if there is none, or if its number
    is *seen, which becomes its number. Waits for the device; an error is recorded. */
 rw_status rw_clip_read(rw_context *ctx, uint64_t *seen, const struct rw_clip **ret, double *ret_norm);

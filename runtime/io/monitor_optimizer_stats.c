@@ -72,7 +72,7 @@ static void sort_into_groups(struct rw_watched *w, const rw_monitor_sources *s)
 
 rw_status rw_watched_open(struct rw_watched *ret, rw_context *ctx, const rw_monitor_sources *s)
 {
-    struct rw_watched w = { .n_groups = s->n_groups, .ctx = ctx, .seen_clip = ctx->n_clipped };
+    struct rw_watched w = { .n_groups = s->n_groups, .ctx = ctx, .seen_clip = rw_clip_number(ctx) };
     rw_status status = check(ctx, s);
     if (status) return status;
     if (s->optimizer) {

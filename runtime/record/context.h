@@ -104,10 +104,7 @@ struct rw_context {
     uint64_t n_serials; /* serials given to tensors of the context so far; cache keys use serials */
 
     rw_tape *tapes; /* all of the context, a list */
-    struct rw_clipping *clipping; /* api/clip_grad_norm.h: created by the first rw_clip_grad_norm() */
     struct rw_backward_recorders *recorders; /* api/backward_with.c: those of the last rw_backward_with() */
-    struct rw_clip *clipped;      /* the clipping queued last; NULL: none, or it was destroyed */
-    uint64_t n_clipped;
 
     rw_memory memory; /* running totals; rw_memory_stats() adds the rest */
     size_t results_in_use; /* part of memory.results: blocks that are referenced (run/result_memory.h) */
