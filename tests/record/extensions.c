@@ -10,7 +10,9 @@
 
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Calls of hooks in order, as a letter for the hook and the name of the descriptor. */
 static char calls[256];
@@ -257,19 +259,30 @@ Test(extensions, one_slot_in_all_threads)
         for (int other = 0; other < e; other++) cr_assert_neq(shared[e].slot, shared[other].slot);
 }
 
-/* ---- extensions of the library ---- */
+/* ---- extensions of the library: what fails for lack of memory leaves its owner as it was ---- */
 
-/* The call fails for lack of memory without a new state, and then succeeds. */
-#define FAILS_AND_SUCCEEDS(owner, call)                                       \
-    do {                                                                      \
-        const unsigned had = (owner)->extensions.n;                           \
-        rw_alloc_fail_at(1);                                                  \
-        cr_assert_eq(call, RW_ERR_MEMORY, "%s", #call);                       \
-        cr_assert_eq((owner)->extensions.n, had);                             \
-        rw_error_clear(f.ctx);                                                \
-        cr_assert_eq(call, RW_OK, "%s: %s", #call, rw_error_message(f.ctx));  \
-        cr_assert_eq((owner)->extensions.n, had + 1, "%s", #call);            \
-    } while (0)
+/* Each allocation of the call fails once, until it succeeds. Returns their number. */
+static uint64_t fail_each(struct fixture *f, rw_status (*call)(struct fixture *f))
+{
+    uint64_t n = 0;
+    for (rw_status status = RW_ERR_MEMORY; status;) {
+        const struct rw_tape_mark before = f->t ? rw_tape_mark(f->t) : (struct rw_tape_mark){ 0 };
+        rw_alloc_fail_at(++n);
+        status = call(f);
+        rw_alloc_fail_at(0);
+        if (!status) break;
+        cr_assert_eq(status, RW_ERR_MEMORY, "allocation %d: %s", (int)n, rw_error_message(f->ctx));
+        const struct rw_tape_mark after = f->t ? rw_tape_mark(f->t) : (struct rw_tape_mark){ 0 };
+        cr_assert_eq(memcmp(&before, &after, sizeof before), 0, "allocation %d: the tape is not as it was", (int)n);
+        rw_error_clear(f->ctx);
+    }
+    return n - 1;
+}
+
+static rw_status begin_timer(struct fixture *f)
+{
+    return rw_timer_begin(f->ctx);
+}
 
 Test(extensions, of_the_timer)
 {
@@ -277,8 +290,91 @@ Test(extensions, of_the_timer)
     double ms = -1;
     cr_assert_eq(rw_timer_end(f.ctx, &ms), RW_ERR_ARGUMENT);
     rw_error_clear(f.ctx);
-    FAILS_AND_SUCCEEDS(f.ctx, rw_timer_begin(f.ctx));
+    const unsigned had = f.ctx->extensions.n;
+    cr_assert_geq(fail_each(&f, begin_timer), 1);
+    cr_assert_eq(f.ctx->extensions.n, had + 1);
     cr_assert_eq(rw_timer_end(f.ctx, &ms), RW_OK);
     cr_assert_geq(ms, 0);
+    fixture_close(&f);
+}
+
+static rw_status create_context(struct fixture *f)
+{
+    const int64_t live = rw_alloc_live();
+    const rw_status status = rw_context_create(&f->ctx, &(rw_context_params){ .device = test_device(), .threads = 1 });
+    cr_assert(!status || (!f->ctx && rw_alloc_live() == live), "%d more allocations", (int)(rw_alloc_live() - live));
+    return status;
+}
+
+static rw_status create_tape(struct fixture *f)
+{
+    const unsigned had = f->ctx->extensions.n;
+    const int64_t live = rw_alloc_live();
+    rw_tape *t = NULL;
+    const rw_status status = rw_tape_create(&t, f->ctx);
+    cr_assert_eq(f->ctx->extensions.n, had);
+    cr_assert(!status || (!t && rw_alloc_live() == live && !f->ctx->tapes));
+    f->t = t;
+    return status;
+}
+
+/* Those that a context and a tape have from the beginning, and those that environment variables request. */
+Test(extensions, of_a_new_context_and_tape)
+{
+    char folder[] = "/tmp/rewind-extensions-XXXXXX";
+    cr_assert(mkdtemp(folder));
+    setenv("REWIND_DEBUG", "order,effects", 1);
+    setenv("REWIND_DUMP", folder, 1);
+    struct fixture f = { NULL, NULL };
+    cr_assert_geq(fail_each(&f, create_context), 8);
+    cr_assert_geq(fail_each(&f, create_tape), 3);
+    fixture_close(&f);
+    cr_assert_eq(rmdir(folder), 0);
+}
+
+static rw_status begin_recipe(struct fixture *f)
+{
+    return rw_recipe_begin(f->t, &(rw_recipe){ .kind = RW_RECIPE_BF16 });
+}
+
+Test(extensions, of_a_recipe)
+{
+    struct fixture f = open_with_node();
+    rw_tensor *const p = rw_param_get(f.ctx, 0);
+    cr_assert_geq(fail_each(&f, begin_recipe), 2);
+    rw_tensor *const y = rw_matmul(f.t, rw_reshape(f.t, p, RW_SHAPE(1, 2)), rw_reshape(f.t, p, RW_SHAPE(2, 1)));
+    cr_assert_eq(rw_tensor_dtype(y), RW_BF16, "%s", rw_error_message(f.ctx));
+    cr_assert_eq(rw_recipe_end(f.t), RW_OK);
+    rw_tape_reset(f.t);
+    cr_assert_eq(rw_recipe_end(f.t), RW_ERR_REGION);
+    fixture_close(&f);
+}
+
+static rw_delayed_scaling *delayed;
+static rw_tensor *product;
+
+/* FP8 data of a weight: recipes and casts, amaxes, kept weights. */
+static rw_status record_product(struct fixture *f)
+{
+    rw_tensor *const w = rw_param_get(f->ctx, 0);
+    product = rw_linear(f->t, w, w, RW_NONE);
+    return product ? RW_OK : f->ctx->status;
+}
+
+Test(extensions, of_a_product_in_fp8)
+{
+    struct fixture f = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(f.ctx, "w", RW_BF16, RW_SHAPE(16, 16));
+    cr_assert_eq(rw_init_constant(w, 0.5f), RW_OK);
+    cr_assert_eq(rw_delayed_scaling_create(&delayed, f.ctx, NULL), RW_OK, "%s", rw_error_message(f.ctx));
+    const rw_recipe recipe = { .kind = RW_RECIPE_F8, .delayed = delayed, .keep_weights = true };
+    cr_assert_eq(rw_recipe_begin(f.t, &recipe), RW_OK, "%s", rw_error_message(f.ctx));
+    cr_assert_geq(fail_each(&f, record_product), 3);
+    cr_assert_eq(rw_recipe_end(f.t), RW_OK);
+    rw_tensor *const loss = rw_sum(f.t, product, RW_ALL_AXES, false);
+    cr_assert_eq(rw_backward(f.t, loss), RW_OK, "%s", rw_error_message(f.ctx));
+    cr_assert_eq(rw_item(f.t, loss), 16 * 16 * 16 * 0.25);
+    rw_tape_reset(f.t);
+    rw_delayed_scaling_destroy(&delayed);
     fixture_close(&f);
 }
