@@ -15,36 +15,33 @@ static unsigned slot_of(struct rw_extension *e)
         struct rw_extension *present = NULL;
         if (atomic_compare_exchange_strong(&descriptors[i], &present, e) || present == e) slot = i;
     }
-    atomic_store_explicit(&e->slot, (unsigned char)slot, memory_order_relaxed);
+    /* A thread that reads the slot finds the descriptor there. */
+    atomic_store_explicit(&e->slot, (unsigned char)slot, memory_order_release);
     return slot;
 }
 
-static const struct rw_extension *descriptor_of(const struct rw_extensions *x, unsigned i)
+static const struct rw_extension *descriptor_at(unsigned slot)
 {
-    return atomic_load_explicit(&descriptors[x->created[i]], memory_order_acquire);
+    return atomic_load_explicit(&descriptors[slot], memory_order_acquire);
 }
 
-static void *state_of(const struct rw_extensions *x, unsigned i)
+void *rw_extension_add(struct rw_extensions *x, struct rw_extension *e)
 {
-    return x->state[x->created[i]];
-}
-
-void *rw_extension_make(struct rw_extensions *x, struct rw_extension *e)
-{
-    void *const found = rw_extension_find(x, e);
-    const unsigned slot = found ? 0 : slot_of(e);
-    if (!slot) return found;
-    x->state[slot] = rw_calloc(1, e->size ? e->size : 1);
-    if (x->state[slot]) x->created[x->n++] = (unsigned char)slot;
-    return x->state[slot];
+    const unsigned slot = slot_of(e);
+    void *const state = slot ? rw_calloc(1, e->size ? e->size : 1) : NULL;
+    if (!state) return NULL;
+    x->state[slot] = state;
+    x->created[x->n++] = (unsigned char)slot;
+    if (e->reset) x->resets[x->n_resets++] = (unsigned char)slot;
+    return state;
 }
 
 bool rw_extensions_open(const struct rw_extensions *x, rw_tape *t)
 {
     bool is_open = true;
     for (unsigned i = 0; is_open && i < x->n; i++) {
-        const struct rw_extension *const e = descriptor_of(x, i);
-        if (e->open) is_open = e->open(t, state_of(x, i));
+        const unsigned slot = x->created[i];
+        if (descriptor_at(slot)->open) is_open = descriptor_at(slot)->open(t, x->state[slot]);
     }
     return is_open;
 }
@@ -52,24 +49,21 @@ bool rw_extensions_open(const struct rw_extensions *x, rw_tape *t)
 void rw_extensions_cut(const struct rw_extensions *x, rw_tape *t)
 {
     for (unsigned i = 0; i < x->n; i++) {
-        const struct rw_extension *const e = descriptor_of(x, i);
-        if (e->cut) e->cut(t, state_of(x, i));
+        const unsigned slot = x->created[i];
+        if (descriptor_at(slot)->cut) descriptor_at(slot)->cut(t, x->state[slot]);
     }
 }
 
 void rw_extensions_reset(const struct rw_extensions *x, rw_tape *t)
 {
-    for (unsigned i = 0; i < x->n; i++) {
-        const struct rw_extension *const e = descriptor_of(x, i);
-        if (e->reset) e->reset(t, state_of(x, i));
-    }
+    for (unsigned i = 0; i < x->n_resets; i++) descriptor_at(x->resets[i])->reset(t, x->state[x->resets[i]]);
 }
 
 void rw_extensions_report(const struct rw_extensions *x, const rw_context *ctx, rw_memory *memory)
 {
     for (unsigned i = 0; i < x->n; i++) {
-        const struct rw_extension *const e = descriptor_of(x, i);
-        if (e->report) e->report(ctx, state_of(x, i), memory);
+        const unsigned slot = x->created[i];
+        if (descriptor_at(slot)->report) descriptor_at(slot)->report(ctx, x->state[slot], memory);
     }
 }
 
@@ -77,10 +71,10 @@ void rw_extensions_report(const struct rw_extensions *x, const rw_context *ctx, 
 void rw_extensions_destroy(struct rw_extensions *x, rw_context *ctx)
 {
     for (; x->n; x->n--) {
-        const struct rw_extension *const e = descriptor_of(x, x->n - 1);
-        void **const state = &x->state[x->created[x->n - 1]];
-        if (e->destroy) e->destroy(ctx, *state);
-        rw_free(*state);
-        *state = NULL;
+        const unsigned slot = x->created[x->n - 1];
+        if (descriptor_at(slot)->destroy) descriptor_at(slot)->destroy(ctx, x->state[slot]);
+        rw_free(x->state[slot]);
+        x->state[slot] = NULL;
     }
+    x->n_resets = 0;
 }

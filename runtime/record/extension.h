@@ -58,7 +58,8 @@ struct rw_extension {
 struct rw_extensions {
     void *state[RW_EXTENSIONS_MAX]; /* state[0] stays NULL */
     unsigned char created[RW_EXTENSIONS_MAX]; /* slots in order of creation */
-    unsigned n;
+    unsigned char resets[RW_EXTENSIONS_MAX];  /* those with a reset, likewise: each step calls them */
+    unsigned n, n_resets;
 };
 
 /* The state, NULL if it was not made. As cheap as a member: two loads, without a branch or a call. */
@@ -67,8 +68,15 @@ static inline void *rw_extension_find(const struct rw_extensions *x, const struc
     return x->state[atomic_load_explicit(&e->slot, memory_order_relaxed)];
 }
 
+/* Makes the state, of which there is none. NULL without memory. */
+void *rw_extension_add(struct rw_extensions *x, struct rw_extension *e);
+
 /* The state, which is made if there is none; NULL without memory. */
-void *rw_extension_make(struct rw_extensions *x, struct rw_extension *e);
+static inline void *rw_extension_make(struct rw_extensions *x, struct rw_extension *e)
+{
+    void *const found = rw_extension_find(x, e);
+    return found ? found : rw_extension_add(x, e);
+}
 
 bool rw_extensions_open(const struct rw_extensions *x, rw_tape *t);
 void rw_extensions_cut(const struct rw_extensions *x, rw_tape *t);
