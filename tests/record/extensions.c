@@ -6,6 +6,7 @@
 #include "support/support.h"
 
 #include "base/alloc.h"
+#include "record/delayed_scales.h"
 #include "record/tape.h"
 
 #include <criterion/criterion.h>
@@ -261,6 +262,12 @@ Test(extensions, one_slot_in_all_threads)
 
 /* ---- extensions of the library: what fails for lack of memory leaves its owner as it was ---- */
 
+static size_t notes_of(const rw_tape *t)
+{
+    const struct rw_amaxes *const amaxes = t ? rw_amaxes_of(t) : NULL;
+    return amaxes ? amaxes->n : 0;
+}
+
 /* Each allocation of the call fails once, until it succeeds. Returns their number. */
 static uint64_t fail_each(struct fixture *f, rw_status (*call)(struct fixture *f))
 {
@@ -274,6 +281,7 @@ static uint64_t fail_each(struct fixture *f, rw_status (*call)(struct fixture *f
         cr_assert_eq(status, RW_ERR_MEMORY, "allocation %d: %s", (int)n, rw_error_message(f->ctx));
         const struct rw_tape_mark after = f->t ? rw_tape_mark(f->t) : (struct rw_tape_mark){ 0 };
         cr_assert_eq(memcmp(&before, &after, sizeof before), 0, "allocation %d: the tape is not as it was", (int)n);
+        cr_assert_eq(notes_of(f->t), 0, "allocation %d: an amax is left", (int)n);
         rw_error_clear(f->ctx);
     }
     return n - 1;
@@ -347,6 +355,26 @@ Test(extensions, of_a_recipe)
     cr_assert_eq(rw_recipe_end(f.t), RW_OK);
     rw_tape_reset(f.t);
     cr_assert_eq(rw_recipe_end(f.t), RW_ERR_REGION);
+    fixture_close(&f);
+}
+
+/* What a failed call has cast is recorded anew: its value may be another one by now. */
+Test(extensions, of_a_recipe_in_a_failed_call)
+{
+    struct fixture f = fixture_open(1, 1);
+    rw_tensor *const p = rw_param(f.ctx, "p", RW_F32, RW_SHAPE(2, 2)), *const q = rw_param(f.ctx, "q", RW_F32,
+                                                                                          RW_SHAPE(2, 2));
+    cr_assert_eq(rw_init_constant(p, 3) | rw_init_constant(q, 5), RW_OK);
+    cr_assert_not_null(rw_neg(f.t, p));
+    cr_assert_not_null(rw_neg(f.t, q));
+    cr_assert_eq(begin_recipe(&f), RW_OK);
+    const struct rw_composite whole = rw_composite_begin(f.t, "refuses");
+    cr_assert_not_null(rw_matmul(f.t, p, p));
+    cr_assert_null(rw_composite_end(&whole, NULL));
+    cr_assert_eq(rw_tensor_dtype(rw_cast(f.t, q, RW_BF16)), RW_BF16);
+    rw_tensor *const sum = rw_sum(f.t, rw_matmul(f.t, p, p), RW_ALL_AXES, false);
+    cr_assert_eq(rw_recipe_end(f.t), RW_OK);
+    cr_assert_eq(rw_item(f.t, sum), 4 * 18, "%s", rw_error_message(f.ctx));
     fixture_close(&f);
 }
 
