@@ -15,15 +15,23 @@
 #define PATIENCE_MAX 32 /* times the speedup: so that trying all threads takes about 3 % of the time */
 #define PATIENCE_EVER 4096
 
-struct rw_small_op_threads *rw_small_op_threads_of(struct rw_op_thread_table *all, uint64_t plan)
+/* For a plan that has none, in place of the plan that has not run for longest. */
+static struct rw_small_op_threads *take_entry(struct rw_op_thread_table *all, uint64_t plan)
 {
-    struct rw_small_op_threads *last = all->of, *first = all->of, *own = NULL;
+    struct rw_small_op_threads *last = all->of, *first = all->of;
     for (struct rw_small_op_threads *c = all->of; c < all->of + RW_OP_THREAD_PLANS; c++) {
-        if (c->last_run && c->plan == plan) own = c;
         if (c->last_run > last->last_run) last = c;
         if (c->last_run < first->last_run) first = c;
     }
-    if (!own) *(own = first) = (struct rw_small_op_threads){ .plan = plan, .alone = last->alone };
+    *first = (struct rw_small_op_threads){ .plan = plan, .alone = last->alone };
+    return first;
+}
+
+struct rw_small_op_threads *rw_small_op_threads_of(struct rw_op_thread_table *all, uint64_t plan)
+{
+    struct rw_small_op_threads *const end = all->of + RW_OP_THREAD_PLANS, *own = all->of;
+    while (own < end && !(own->last_run && own->plan == plan)) own++;
+    if (own == end) own = take_entry(all, plan);
     own->last_run = ++all->last_run;
     return own;
 }
