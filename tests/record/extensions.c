@@ -256,6 +256,12 @@ Test(extensions, one_slot_in_all_threads)
         for (int e = 0; e < SHARED; e++) cr_assert_not_null(rw_extension_find(&x[i], &shared[e]));
         rw_extensions_destroy(&x[i], NULL);
     }
+    struct rw_extensions late = { .n = 0 };
+    const unsigned slot = shared[0].slot;
+    shared[0].slot = 0; /* as a thread sees it that reads it before another one has written it */
+    cr_assert_not_null(rw_extension_make(&late, &shared[0]));
+    cr_assert_eq(shared[0].slot, slot);
+    rw_extensions_destroy(&late, NULL);
     for (int e = 0; e < SHARED; e++)
         for (int other = 0; other < e; other++) cr_assert_neq(shared[e].slot, shared[other].slot);
 }
