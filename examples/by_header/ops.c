@@ -2,6 +2,7 @@
 #include "by_header.h"
 
 #include <math.h>
+#include <string.h>
 
 bool example_ops(rw_context *ctx, rw_tape *t)
 {
@@ -150,6 +151,43 @@ bool example_losses(rw_context *ctx, rw_tape *t)
     rw_tensor *loss = rw_cross_entropy_with(t, logits, target, RW_NONE, &params); // the mean of three rows
     //! [losses]
     return rw_item(t, loss) > 0;
+}
+
+//! [composite]
+// gelu(gate) up: if one of the ops fails, the tape is as before the call
+static rw_tensor *geglu_at(rw_site at, rw_tape *t, rw_tensor *gate, rw_tensor *up)
+{
+    if (rw_recording_refused(t, __func__)) return NULL;
+    if (!rw_operand_check(at, t, gate, "geglu", "gate") || !rw_operand_check(at, t, up, "geglu", "up")) return NULL;
+    const rw_composite c = rw_composite_begin(t, "geglu");
+    return rw_composite_end(&c, rw_mul_at(at, t, rw_gelu_at(at, t, gate), up));
+}
+#define geglu(...) geglu_at(RW_HERE, __VA_ARGS__)
+//! [composite]
+
+bool example_composite(rw_context *ctx, rw_tape *t)
+{
+    rw_tensor *gate = rw_randn(t, RW_F32, RW_SHAPE(4, 8)), *wrong = rw_randn(t, RW_F32, RW_SHAPE(5));
+    const size_t nodes = rw_tape_nodes(t);
+    const bool fails = !geglu(t, gate, wrong) && rw_error_status(ctx) == RW_ERR_SHAPE && rw_tape_nodes(t) == nodes;
+    rw_error_clear(ctx);
+    return fails && geglu(t, gate, gate);
+}
+
+//! [fusion]
+// exp(log(x)) is x: reads the input of a logarithm in place of its result
+static rw_tensor *exp_of(rw_tape *t, rw_tensor *x)
+{
+    rw_producer producer;
+    const bool is_log = rw_tensor_producer(x, &producer) && !strcmp(producer.op->name, "log");
+    return is_log && !rw_tensor_is_decided(x) ? rw_tensor_producer_input(x, 0) : rw_exp(t, x);
+}
+//! [fusion]
+
+bool example_fusion(rw_context *ctx, rw_tape *t)
+{
+    rw_tensor *x = rw_full(t, RW_F32, RW_SHAPE(4), 2);
+    return exp_of(t, rw_log(t, x)) == x && exp_of(t, x) != x;
 }
 
 bool example_custom_grad(rw_context *ctx, rw_tape *t)

@@ -80,6 +80,14 @@ RW_API rw_status rw_op_output_like(rw_op_call *call, int i, int j);
  */
 RW_API rw_status rw_op_output_view(rw_op_call *call, int i, rw_shape shape, const int64_t *stride, int64_t offset);
 
+/** Refuses, by rw_op_error(), a shape among an op's attributes that no tensor can have. @return RW_OK, or the error of
+    the call. */
+RW_API rw_status rw_op_check_shape(rw_op_call *call, rw_shape shape);
+
+/** Returns the bytes of all operands, each read or written once: rw_op_cost.bytes of most ops, and of one without a
+    cost function. */
+RW_API double rw_op_operand_bytes(const rw_op_call *call);
+
 /** Returns the shape of a layout. */
 RW_API rw_shape rw_layout_shape(const rw_layout *layout);
 
@@ -274,13 +282,14 @@ struct rw_op_def {
         cast_f32: to float32, for values that are summed. cast_widest: to the widest type among them. */
     uint32_t cast_low, cast_f32, cast_widest;
 
-    /** Private, for virtual concatenations: the number of leading inputs that are the parts of a value which the op
-        reads in its place, 0 for none. The gradient rule sends the gradient to that value, whose number is *ret_whole,
-        and not to the parts. NULL: 0. */
+    /** The number of leading inputs that are the parts of a value which the op reads in its place, 0 for none. The
+        gradient rule sends the gradient to that value (rw_grad_set_whole()), and not to the parts. *ret_whole is its
+        rw_tensor_number(), which the attributes hold; it was recorded before the op. Depends on the attributes alone.
+        NULL: 0. See rewind/fusion.h. */
     int (*parts)(const void *attrs, int64_t *ret_whole);
 
-    /** Private: the number of the input, not 0, that is the bias of a linear layer: output 0 is a matrix product plus
-        it, and its gradient the sum of the columns of output 0's. 0: none. */
+    /** The number of the input, not 0, that is the bias of a linear layer: output 0 is a matrix product plus it, and
+        its gradient the sum of the columns of output 0's. 0: none. See rewind/fusion.h. */
     int bias;
 
     /** Private: a kernel that computes this op together with one that follows it. NULL: none. */
@@ -404,6 +413,14 @@ RW_API rw_tensor *rw_grad_wide_addend(rw_grad_call *g, int i);
     the gradient alone if that was NULL. @return RW_OK or the error, which is sticky. */
 RW_API rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum);
 /**
+ * Records sum + term, in the memory of either at its last use: how the library adds contributions to a gradient.
+ * @param sum  of any floating-point type
+ * @param term of the same shape, and of the same type or, for a float32 sum, of a 16-bit type
+ * @return the sum, of the type of `sum`, owned by the tape; NULL on an error, which is sticky
+ */
+RW_API rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *term);
+#define rw_accumulate(...) rw_accumulate_at(RW_HERE, __VA_ARGS__)
+/**
  * True inside rw_grad(), whose result may be differentiated again. A rule with a fused backward op that has no gradient
  * rule should then record ops that have one. A fused op computes 16-bit operands in float32; the other ops should do
  * so, too, with rw_cast() before the first and after the last.
@@ -433,9 +450,10 @@ RW_API bool rw_grad_is_differentiable(const rw_grad_call *g);
  *                              rw_context_threads, rw_context_dropped_effects, rw_generator_get, rw_param_get,
  *                              rw_param_find, rw_costs_count
  *     a tape                   rw_tape_context, rw_tape_nodes, rw_tape_pending_effects, ckpt_policy,
- *                              ckpt_unmatched_names
+ *                              ckpt_unmatched_names, rw_recipe_low_dtype, rw_recipe_fp8
  *     a tensor                 rw_tensor_name, rw_tensor_shape, rw_tensor_dtype, rw_tensor_bytes, rw_tensor_layout,
- *                              rw_tensor_base, rw_tensor_kind_of, rw_tensor_requires_grad
+ *                              rw_tensor_base, rw_tensor_kind_of, rw_tensor_requires_grad, rw_tensor_producer,
+ *                              rw_tensor_producer_input, rw_tensor_is_decided, rw_tensor_number
  *     other objects            rw_weight_average_of, rw_delayed_scaling_row, rw_monitor_policy, rw_monitor_get_numbers,
  *                              rw_monitor_get_site, rw_monitor_get_group, rw_monitor_get_alert
  *     a kernel                 rw_kernel_parallel

@@ -100,6 +100,80 @@ RW_API rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *rec
 RW_API rw_status rw_recipe_end_at(rw_site at, rw_tape *t);
 #define rw_recipe_end(...) rw_recipe_end_at(RW_HERE, __VA_ARGS__)
 
+/**
+ * Returns x as the innermost recipe casts it for a product, for a function that records several ops; an op itself sets
+ * rw_op_def.cast_low. x itself without a recipe, or if it is NULL or not of a floating-point type. NULL on an error,
+ * which is sticky: x is no operand on the tape, or memory.
+ * @param x a tensor, or an operand of the function that may be NULL
+ */
+RW_API rw_tensor *rw_recipe_lower_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define rw_recipe_lower(...) rw_recipe_lower_at(RW_HERE, __VA_ARGS__)
+
+/** Returns x as the innermost recipe casts it for a sum (rw_op_def.cast_f32), otherwise as rw_recipe_lower(). */
+RW_API rw_tensor *rw_recipe_raise_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define rw_recipe_raise(...) rw_recipe_raise_at(RW_HERE, __VA_ARGS__)
+
+/** Returns the type to which rw_recipe_lower() casts x; x's type if it casts nothing. */
+RW_API rw_dtype rw_recipe_low_dtype(const rw_tape *t, const rw_tensor *x);
+
+/** Returns the innermost open recipe if it is RW_RECIPE_F8, valid until something is recorded; else NULL. */
+RW_API const rw_recipe *rw_recipe_fp8(const rw_tape *t);
+
+/** Operands of the products of a weight, each with a history under delayed scaling and statistics in rw_monitor. */
+typedef enum rw_delayed_operand {
+    RW_DELAYED_INPUT,    ///< what is multiplied by the weight
+    RW_DELAYED_WEIGHT,   ///< the weight itself
+    RW_DELAYED_GRADIENT, ///< the gradient of the product
+    RW_DELAYED_OPERANDS
+} rw_delayed_operand;
+
+/**
+ * Quantizes x as an operand of a product with a weight under the recipe of rw_recipe_fp8(): once per step for a
+ * parameter or buffer, once per region for another value; with rw_recipe.keep_weights perhaps in an earlier step. Under
+ * delayed scaling the scale is that of the operand, and its amax is recorded.
+ * @param x, weight values of the tape: rw_operand_at(); the weight itself is quantized as RW_DELAYED_WEIGHT
+ * @param params    as for rw_quantize(); dtype RW_F8_E4M3
+ * @param operand   RW_DELAYED_INPUT or RW_DELAYED_WEIGHT
+ * @param ret_scale receives the scales for rw_dequantize()
+ * @return the quantized tensor; NULL on an error, which is sticky: RW_ERR_ARGUMENT without such a recipe, for a tensor
+ *         that is not a value of the tape, or for a weight without a history
+ */
+RW_API rw_tensor *rw_recipe_quantize_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantize_params *params,
+                                        rw_tensor *weight, rw_delayed_operand operand, rw_tensor **ret_scale);
+#define rw_recipe_quantize(...) rw_recipe_quantize_at(RW_HERE, __VA_ARGS__)
+
+/** Where the gradient of a product records its amax and its statistics: data for attributes. All zero: nowhere. */
+typedef struct rw_recipe_slot {
+    uint32_t amax_[2];   ///< private
+    uint32_t counts_[2]; ///< private
+} rw_recipe_slot;
+
+/**
+ * Finds, when a product with the weight is recorded under the recipe of rw_recipe_fp8(), the slot of its gradient.
+ * @param weight    a value of the tape
+ * @param ret_slot  receives the slot, for rw_recipe_quantize_gradient() in the product's rule
+ * @param ret_scale receives, under delayed scaling, the scale of the gradient, which must be an input of the rule's op;
+ *        else RW_NONE
+ * @return RW_OK; RW_ERR_ARGUMENT as for rw_recipe_quantize(); RW_ERR_MEMORY
+ */
+RW_API rw_status rw_recipe_gradient_slot_at(rw_site at, rw_tape *t, rw_tensor *weight, rw_recipe_slot *ret_slot,
+                                            rw_tensor **ret_scale);
+#define rw_recipe_gradient_slot(...) rw_recipe_gradient_slot_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * Quantizes the gradient of a product, in its rule, and records amax and statistics where the slot says, when backward
+ * ends.
+ * @param dy     the gradient
+ * @param scale  the scale of rw_recipe_gradient_slot(), an input of the rule; or RW_NONE
+ * @param params, ret_scale as for rw_quantize()
+ * @param slot   of rw_recipe_gradient_slot()
+ * @return the quantized tensor; NULL on an error, which is sticky
+ */
+RW_API rw_tensor *rw_recipe_quantize_gradient_at(rw_site at, rw_tape *t, rw_tensor *dy, rw_tensor *scale,
+                                                 const rw_quantize_params *params, const rw_recipe_slot *slot,
+                                                 rw_tensor **ret_scale);
+#define rw_recipe_quantize_gradient(...) rw_recipe_quantize_gradient_at(RW_HERE, __VA_ARGS__)
+
 /** A loss scale with its rule. */
 typedef struct rw_scaler rw_scaler;
 

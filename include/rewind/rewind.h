@@ -16,7 +16,9 @@
  *   reductions.h      more reductions, cumulative sums
  *   einsum.h          Einstein summation
  *   losses.h          more losses, losses with options
+ *   composite.h       functions that record several ops
  *   custom_grad.h     user-defined gradients
+ *   fusion.h          ops that take over work of their neighbours
  *   recompute.h       regions and recompute policies
  *   verify.h          checks that recompute is bit-identical
  *   nonfinite.h       finds the op that produced a NaN
@@ -46,12 +48,14 @@
 #include <rewind/attention.h>
 #include <rewind/checkpoint.h>
 #include <rewind/compare.h>
+#include <rewind/composite.h>
 #include <rewind/context.h>
 #include <rewind/conv.h>
 #include <rewind/create.h>
 #include <rewind/custom_grad.h>
 #include <rewind/einsum.h>
 #include <rewind/float8.h>
+#include <rewind/fusion.h>
 #include <rewind/gather.h>
 #include <rewind/graph.h>
 #include <rewind/io.h>

@@ -3,17 +3,16 @@
  * never stored. Backward recomputes its tiles from q, k and the log-sum-exp of each row, and draws dropout's mask again
  * from the same ticket.
  */
+#include "base/public_entry.h"
 #include "ops/attention/attention.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/bias_gradients.h"
-#include "record/op_checks.h"
-#include "record/recipe_queries.h"
-#include "record/tape_mark.h"
 
 #include <rewind/attention.h>
+#include <rewind/composite.h>
+#include <rewind/fusion.h>
+#include <rewind/precision.h>
 
 #include <math.h>
 
@@ -117,7 +116,7 @@ static rw_status check(rw_op_call *call)
     RW_CHECK(check_extras(call, a, 3));
     const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1), v = rw_in_shape(call, 2);
     const rw_shape scores = RW_SHAPE(q.dim[0], q.dim[1], q.dim[2], k.dim[2]);
-    if (a->dropout > 0) RW_CHECK(rw_op_shape(call, scores)); /* one random number is drawn for each score */
+    if (a->dropout > 0) RW_CHECK(rw_op_check_shape(call, scores)); /* one random number is drawn for each score */
     RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(q.dim[0], q.dim[2], q.dim[1], v.dim[3])));
     return rw_op_output(call, 1, rw_att_sum_type(call->in[0].dtype), RW_SHAPE(q.dim[0], q.dim[1], q.dim[2]));
 }
@@ -187,7 +186,7 @@ static rw_op_cost cost_of(const rw_op_call *call, double of_d, double of_dv, dou
     if (a->window && window < keys) keys = window;
     const double scores = (double)e.batch * (double)e.heads * (double)e.seq * keys;
     const double products = scores * 2 * (of_d * (double)e.d + of_dv * (double)e.dv);
-    return (rw_op_cost){ .flops = products + 12 * scores, .bytes = rw_cost_bytes(call),
+    return (rw_op_cost){ .flops = products + 12 * scores, .bytes = rw_op_operand_bytes(call),
                          .model_flops = products - scores * 2 * again * (double)e.d };
 }
 
@@ -303,7 +302,7 @@ static rw_tensor *upstream(const rw_grad_call *g)
     const rw_shape q = rw_tensor_shape(rw_grad_input(g, 0)), v = rw_tensor_shape(rw_grad_input(g, 2));
     rw_tensor *const dy = rw_grad_upstream(g, 0);
     if (dy) return dy;
-    return rw_fill_at(RW_HERE, rw_grad_tape(g), rw_tensor_dtype(rw_grad_input(g, 0)),
+    return rw_full_at(RW_HERE, rw_grad_tape(g), rw_tensor_dtype(rw_grad_input(g, 0)),
                       RW_SHAPE(q.dim[0], q.dim[2], q.dim[1], v.dim[3]), 0);
 }
 
@@ -413,9 +412,9 @@ static rw_tensor *record(rw_site at, const char *name, rw_tape *t, rw_tensor *q,
         a.extras |= 1 << i;
         in[n++] = extra[i];
     }
-    const struct rw_composite c = rw_composite_begin(t, name);
+    const rw_composite c = rw_composite_begin(t, name);
     const int sinks = rw_att_extra(&a, ATT_SINKS, 3); /* sinks have q's type; masks and slopes may be float32 */
-    if (sinks >= 0) in[sinks] = rw_lowered_at(at, t, in[sinks]);
+    if (sinks >= 0) in[sinks] = rw_recipe_lower_at(at, t, in[sinks]);
     rw_tensor *const y = rw_apply_at(at, t, &rw_op_attention, in, n, &a, sizeof a, out);
     rw_tensor *const transposed = rw_composite_end(&c, y ? rw_transpose_at(at, t, y, 1, 2) : NULL);
     if (ret_lse) *ret_lse = transposed ? out[1] : NULL;

@@ -12,7 +12,6 @@
 #include "ops/common/work_stealing.h"
 #include "ops/common/util.h"
 
-
 struct att {
     const rw_kernel *k;
     struct att_extents e;

@@ -5,9 +5,9 @@
  * of a soft cap, 1 minus a number near 1, would lose its precision.
  */
 #include "ops/attention/attention.h"
-#include "ops/random/random.h"
+#include "ops/common/pass_ops.h"
 #include "ops/common/util.h"
-#include "record/pass_ops.h"
+#include "ops/random/random.h"
 
 struct composed {
     rw_grad_call *g;
@@ -152,5 +152,5 @@ rw_status rw_att_grad_again(rw_grad_call *g)
     if (!rw_grad_wanted(g, 2)) return RW_OK;
     if (dy) return set_summed(&c, 2, rw_matmul(t, transposed(&c, masked(&c, p)), dy));
     rw_tensor *const values = rw_grad_input(g, 2); /* the log-sum-exp does not read them */
-    return rw_grad_set(g, 2, rw_fill_at(RW_HERE, t, rw_tensor_dtype(values), rw_tensor_shape(values), 0));
+    return rw_grad_set(g, 2, rw_full_at(RW_HERE, t, rw_tensor_dtype(values), rw_tensor_shape(values), 0));
 }

@@ -2,11 +2,11 @@
  * attention_merge: the attention over two sets of keys, from the attention over each set and their log-sum-exps.
  * Backward recomputes the weights; only the operands are kept.
  */
+#include "base/public_entry.h"
 #include "ops/attention/attention.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
-#include "record/api_entry.h"
 
 #include <rewind/attention.h>
 
@@ -59,7 +59,7 @@ static rw_tensor *weight(rw_grad_call *g, int input)
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const lse = rw_grad_output(g, 1);
     rw_shape column = rw_tensor_shape(lse);
-    rw_tensor *const low = rw_fill_at(RW_HERE, t, rw_tensor_dtype(lse), column, ATT_LOWEST);
+    rw_tensor *const low = rw_full_at(RW_HERE, t, rw_tensor_dtype(lse), column, ATT_LOWEST);
     rw_tensor *const w = rw_exp(t, rw_sub(t, rw_grad_input(g, input), rw_maximum(t, lse, low)));
     column.dim[column.rank++] = 1;
     return rw_reshape(t, w, column);
@@ -93,7 +93,7 @@ static rw_status grad(rw_grad_call *g)
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const a = rw_grad_input(g, 0), *const dlse = rw_grad_upstream(g, 1);
     rw_tensor *in[6], *out[4] = { NULL, NULL, NULL, NULL }, *dy = rw_grad_upstream(g, 0);
-    if (!dy) dy = rw_fill_at(RW_HERE, t, rw_tensor_dtype(a), rw_tensor_shape(a), 0);
+    if (!dy) dy = rw_full_at(RW_HERE, t, rw_tensor_dtype(a), rw_tensor_shape(a), 0);
     if (rw_grad_is_differentiable(g)) return grad_again(g, dy, dlse);
     for (int i = 0; i < 4; i++) in[i] = rw_grad_input(g, i);
     in[4] = dy;

@@ -2,7 +2,7 @@
  * The list of all built-in ops with the names of their inputs. Policies use it to tell a misspelt op from one that this
  * tape does not use, and error messages use it to name arguments.
  */
-#include "record/pass_ops.h"
+#include "ops/common/pass_ops.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Conversion of images between [n, c, h, w] and the channels-last layout in which most ops on images compute. */
 #include "ops/common/channels_last.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
 
 bool rw_is_channels_last(const rw_tensor *x)
 {
@@ -52,7 +52,7 @@ rw_tensor *rw_apply_in_order_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_
     if (!t || !rw_any_is_channels_last(in, n)) return rw_apply_at(at, t, op, in, n, attrs, attrs_size, NULL);
     rw_tensor **const inside = rw_scratch_at(at, t, op->name, n, sizeof *inside);
     if (!inside) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, op->name);
+    const rw_composite c = rw_composite_begin(t, op->name);
     for (size_t i = 0; i < n; i++) inside[i] = rw_channels_inside_at(at, t, in[i]);
     rw_tensor *const y = rw_apply_at(at, t, op, inside, n, attrs, attrs_size, NULL);
     rw_free(inside);

@@ -11,7 +11,7 @@
 #define RW_OPS_COMMON_DECLARE_KERNELS_H
 
 #include "device/cpu/isa.h"
-#include "record/pass_ops.h"
+#include "ops/common/pass_ops.h"
 
 /* For a view, which has no kernel. */
 #define RW_NO_KERNELS { rw_op_is_own }

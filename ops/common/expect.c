@@ -1,8 +1,8 @@
 /* Error messages of failed checks of inputs and attributes: argument, expected value, actual value. */
 #include "ops/common/expect.h"
 
-#include "record/api_entry.h"
-#include "record/pass_ops.h"
+#include "base/public_entry.h"
+#include "ops/common/pass_ops.h"
 
 #include <stdarg.h>
 #include <stdio.h>

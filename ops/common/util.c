@@ -1,8 +1,9 @@
 /* Checks and helpers that ops share: broadcasting, axes, wide gradient sums, costs. */
 #include "ops/common/util.h"
 
-#include "record/api_entry.h"
-#include "record/op_checks.h"
+#include "base/public_entry.h"
+
+#include <rewind/composite.h>
 
 #include <stdarg.h>
 
@@ -16,8 +17,8 @@ void *rw_scratch_at(rw_site at, rw_tape *t, const char *name, size_t n, size_t s
 /* NumPy broadcasting of two shapes; see util.h. */
 rw_status rw_broadcast(rw_op_call *call, rw_shape a, rw_shape b, rw_shape *ret)
 {
-    RW_CHECK(rw_op_shape(call, a));
-    RW_CHECK(rw_op_shape(call, b));
+    RW_CHECK(rw_op_check_shape(call, a));
+    RW_CHECK(rw_op_check_shape(call, b));
     rw_shape out = { .rank = a.rank > b.rank ? a.rank : b.rank };
     for (int i = 0; i < out.rank; i++) {
         const int ia = a.rank - 1 - i, ib = b.rank - 1 - i;
@@ -121,23 +122,13 @@ double rw_constant(const rw_tensor *x, double value)
     return (double)narrow;
 }
 
-double rw_cost_bytes(const rw_op_call *call)
-{
-    double bytes = 0;
-    for (int i = 0; i < call->n_inputs; i++)
-        bytes += (double)call->in[i].layout->numel * (double)rw_dtype_size(call->in[i].dtype);
-    for (int i = 0; i < call->n_outputs; i++)
-        bytes += (double)call->out[i].layout->numel * (double)rw_dtype_size(call->out[i].dtype);
-    return bytes;
-}
-
 rw_op_cost rw_cost_product(const rw_op_call *call, double flops)
 {
-    return (rw_op_cost){ .flops = flops, .bytes = rw_cost_bytes(call), .model_flops = flops };
+    return (rw_op_cost){ .flops = flops, .bytes = rw_op_operand_bytes(call), .model_flops = flops };
 }
 
 rw_op_cost rw_cost_pointwise(const rw_op_call *call, double flops_per_element)
 {
     const double elements = (double)call->out[0].layout->numel;
-    return (rw_op_cost){ .flops = flops_per_element * elements, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = flops_per_element * elements, .bytes = rw_op_operand_bytes(call) };
 }

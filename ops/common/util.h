@@ -9,6 +9,7 @@
 #include "base/explicit_zero_param.h"
 #include "ops/common/expect.h"
 
+#include <rewind/create.h>
 #include <rewind/ops.h>
 
 /* Below this many elements, waking other threads costs more than it saves. */
@@ -69,6 +70,19 @@ rw_tensor *rw_grad_widened(rw_grad_call *g, rw_tensor *x);
 /* Sets the gradient of input i to dx, computed from widened operands, after a cast to the input's type. */
 rw_status rw_grad_set_narrowed(rw_grad_call *g, int i, rw_tensor *dx);
 
+/* The shape with zeros after its rank, so that equal attributes have equal bytes. */
+static inline rw_shape rw_shape_clean(rw_shape shape)
+{
+    for (int i = shape.rank < 0 ? 0 : shape.rank; i < RW_MAX_RANK; i++) shape.dim[i] = 0;
+    return shape;
+}
+
+/* NULL, with the error of a call without a tape: its inputs may lead to a context for it. */
+static inline rw_tensor *rw_refuse_no_tape(rw_site at, const char *what, rw_tensor *const *in, size_t n)
+{
+    return rw_apply_at(at, NULL, &(rw_op_def){ .name = what }, in, n, NULL, 0, NULL);
+}
+
 static inline rw_shape rw_in_shape(const rw_op_call *call, int i)
 {
     return rw_layout_shape(call->in[i].layout);
@@ -83,8 +97,7 @@ rw_tensor *rw_centred_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes);
 /* A constant as an op on x uses it: unchanged for float64, else rounded to float32, in which the kernels compute. */
 double rw_constant(const rw_tensor *x, double value);
 
-/* Costs of element-wise ops; the runtime uses rw_cost_bytes(), too. */
-/* All operations are those of products: model FLOPs count these. */
+/* Costs of an op of products alone, all of whose operations are model FLOPs; and of an element-wise op. */
 rw_op_cost rw_cost_product(const rw_op_call *call, double flops);
 rw_op_cost rw_cost_pointwise(const rw_op_call *call, double flops_per_element);
 

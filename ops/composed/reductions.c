@@ -1,12 +1,11 @@
 /* prod, var, norm, normalize: reductions composed of ordinary ops, which provide the gradient rules. */
+#include "base/public_entry.h"
+#include "ops/common/pass_ops.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/pass_ops.h"
-#include "record/recipe_queries.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
+#include <rewind/precision.h>
 #include <rewind/reductions.h>
 
 #include <math.h>
@@ -65,7 +64,7 @@ static bool begin(struct reduction *q, rw_tensor *x, uint32_t axes)
    record. */
 static rw_tensor *taken(struct reduction *q, rw_tensor *x)
 {
-    x = rw_raised_at(q->at, q->t, x);
+    x = rw_recipe_raise_at(q->at, q->t, x);
     if (x) q->dtype = rw_tensor_dtype(x);
     return x;
 }
@@ -139,7 +138,7 @@ rw_tensor *rw_prod_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool 
     RW_ENTER_OP(t);
     struct reduction q = { .at = at, .t = t, .what = "prod" };
     if (!begin(&q, x, axes)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, q.what);
+    const rw_composite c = rw_composite_begin(t, q.what);
     x = taken(&q, x);
     return rw_composite_end(&c, x ? record_prod(&q, x, axes, keep) : NULL);
 }
@@ -164,7 +163,7 @@ rw_tensor *rw_var_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool u
                      unbiased ? "unbiased " : "", (long long)q.n);
         return NULL;
     }
-    const struct rw_composite c = rw_composite_begin(t, q.what);
+    const rw_composite c = rw_composite_begin(t, q.what);
     x = taken(&q, x);
     return rw_composite_end(&c, x ? record_var(&q, x, axes, q.n - unbiased, keep) : NULL);
 }
@@ -177,7 +176,7 @@ rw_tensor *rw_var_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool u
  */
 static rw_tensor *root(const struct reduction *q, rw_tensor *s)
 {
-    rw_tensor *const one = rw_fill_at(q->at, q->t, rw_tensor_dtype(s), RW_SCALAR, 1);
+    rw_tensor *const one = rw_full_at(q->at, q->t, rw_tensor_dtype(s), RW_SCALAR, 1);
     rw_tensor *const lift = one ? rw_leave_at(q->at, q->t, one, s) : NULL;
     rw_tensor *const above = lift ? rw_add_at(q->at, q->t, s, lift) : NULL;
     rw_tensor *const y = above ? rw_sqrt_at(q->at, q->t, above) : NULL;
@@ -212,7 +211,7 @@ rw_tensor *rw_norm_at(rw_site at, rw_tape *t, rw_tensor *x, double p, uint32_t a
     RW_ENTER_OP(t);
     struct reduction q = { .at = at, .t = t, .what = "norm" };
     if (!begin(&q, x, axes) || !takes_order(&q, p)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, q.what);
+    const rw_composite c = rw_composite_begin(t, q.what);
     x = taken(&q, x);
     rw_tensor *const wide = x ? widened(&q, x) : NULL;
     return rw_composite_end(&c, narrowed(&q, wide ? norm_of(&q, wide, p, axes, keep) : NULL));
@@ -221,7 +220,7 @@ rw_tensor *rw_norm_at(rw_site at, rw_tape *t, rw_tensor *x, double p, uint32_t a
 static rw_tensor *record_normalize(const struct reduction *q, rw_tensor *x, double p, uint32_t axes, double eps)
 {
     rw_tensor *const wide = widened(q, x), *const norm = wide ? norm_of(q, wide, p, axes, true) : NULL;
-    rw_tensor *const least = norm ? rw_fill_at(q->at, q->t, rw_tensor_dtype(wide), RW_SCALAR, eps) : NULL;
+    rw_tensor *const least = norm ? rw_full_at(q->at, q->t, rw_tensor_dtype(wide), RW_SCALAR, eps) : NULL;
     rw_tensor *const by = least ? rw_maximum_at(q->at, q->t, norm, least) : NULL;
     return narrowed(q, by ? rw_div_at(q->at, q->t, wide, by) : NULL);
 }
@@ -237,7 +236,7 @@ rw_tensor *rw_normalize_at(rw_site at, rw_tape *t, rw_tensor *x, double p, int a
                      q.dtype == RW_F64 ? "float64" : "float32", eps);
         return NULL;
     }
-    const struct rw_composite c = rw_composite_begin(t, q.what);
+    const rw_composite c = rw_composite_begin(t, q.what);
     x = taken(&q, x);
     return rw_composite_end(&c, x ? record_normalize(&q, x, p, axes, eps) : NULL);
 }

@@ -2,18 +2,17 @@
  * conv2d and conv_transpose2d, and the products that are their gradients (conv.h defines these): checks, gradient rules
  * and public functions.
  */
+#include "base/public_entry.h"
 #include "ops/common/channels_last.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/conv/conv.h"
 #include "ops/reduce/reduce.h"
 #include "ops/shape/virtual_concat.h"
-#include "record/api_entry.h"
-#include "record/producer.h"
-#include "record/op_checks.h"
-#include "record/recipe_queries.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
 #include <rewind/conv.h>
+#include <rewind/fusion.h>
+#include <rewind/precision.h>
 #include <rewind/select.h>
 
 /* ---- checks ---- */
@@ -291,12 +290,11 @@ static rw_status set_weight_of_pieces(rw_grad_call *g, int i, rw_tensor *dy)
 /* The gradient of a virtually concatenated x is the gradient of the concatenation. */
 static rw_status grad_of_pieces(rw_grad_call *g, int weight, rw_tensor *dy)
 {
-    const struct rw_conv_attrs *const a = rw_grad_attrs(g);
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const whole = rw_grad_value(g, a->whole), *const w = rw_grad_input(g, weight);
-    if (rw_grad_value_wanted(g, a->whole)) {
+    rw_tensor *const whole = rw_grad_whole(g), *const w = rw_grad_input(g, weight);
+    if (rw_grad_whole_wanted(g)) {
         rw_tensor *const dx = of_data(g, dy, w, whole);
-        RW_CHECK(rw_grad_set_value(g, whole, dx ? rw_cast(t, dx, rw_tensor_dtype(whole)) : NULL));
+        RW_CHECK(rw_grad_set_whole(g, dx ? rw_cast(t, dx, rw_tensor_dtype(whole)) : NULL));
     }
     if (!rw_grad_wanted(g, weight)) return RW_OK;
     if (!rw_grad_is_differentiable(g)) return set_weight_of_pieces(g, weight, dy);
@@ -378,7 +376,7 @@ rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
     RW_ENTER_OP(t);
     struct rw_conv_attrs a = attrs_of(params);
     if (!is_image(at, t, x, weight, "conv2d") || !is_padding(at, t, "conv2d", params)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, "conv2d");
+    const rw_composite c = rw_composite_begin(t, "conv2d");
     rw_tensor *in[RW_PIECES_MAX + 2];
     int n = rw_virtual_concat_inputs(rw_channels_inside_at(at, t, x), 3, in, &a.more, &a.whole);
     in[n++] = weight;
@@ -427,13 +425,13 @@ rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tenso
                                                   rw_tensor_shape(weight).dim[2 + i],
                                                   more);
     }
-    const struct rw_composite c = rw_composite_begin(t, "conv_transpose2d");
+    const rw_composite c = rw_composite_begin(t, "conv_transpose2d");
     x = pad_at_end(at, t, x, zeros);
     rw_tensor *const in[] = { x ? rw_channels_inside_at(at, t, x) : NULL, weight };
     rw_tensor *y = rw_apply_at(at, t, &rw_op_conv_transpose2d, in, 2, &a, sizeof a, NULL);
     if (y && bias != rw_none())
         y = rw_operand_check(at, t, bias, "conv_transpose2d", "bias")
-                ? rw_add_at(at, t, y, rw_lowered_at(at, t, bias))
+                ? rw_add_at(at, t, y, rw_recipe_lower_at(at, t, bias))
                 : NULL;
     return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
 }

@@ -6,7 +6,6 @@
 #include "ops/common/vec_native.h"
 #include "ops/matmul/gemm_descriptor.h"
 
-
 #define OWN_LOOPS "ops/conv/conv_plain_loops_tmpl.h"
 #include "ops/matmul/instantiate_float_double_tmpl.h"
 

@@ -1,12 +1,11 @@
 /* max_pool2d, avg_pool2d and adaptive pooling, with the ops of their gradients: checks, rules and public functions. */
 #include "ops/conv/pool.h"
 
+#include "base/public_entry.h"
 #include "ops/common/channels_last.h"
 #include "ops/common/declare_kernels.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
 #include <rewind/conv.h>
 
 /* ---- checks ---- */
@@ -99,7 +98,7 @@ static rw_status check_dx(rw_op_call *call, int i)
     const rw_shape dy = rw_in_shape(call, i);
     rw_shape x = dy, y;
     for (int k = 0; k < 2; k++) x.dim[1 + k] = a->result_extent[k];
-    RW_CHECK(rw_op_shape(call, x));
+    RW_CHECK(rw_op_check_shape(call, x));
     RW_CHECK(shape_of_result(call, x, &y));
     RW_CHECK(rw_expect_shape(call, i, "dy", y));
     return rw_op_output(call, 0, call->in[i].dtype, x);
@@ -136,7 +135,7 @@ static rw_op_cost cost(const rw_op_call *call)
 {
     const struct rw_pool_attrs *const a = call->attrs;
     const double window = (double)(a->kernel[0] * a->kernel[1]);
-    return (rw_op_cost){ .flops = window * (double)call->out[0].layout->numel, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = window * (double)call->out[0].layout->numel, .bytes = rw_op_operand_bytes(call) };
 }
 
 /* ---- rules ---- */
@@ -243,7 +242,7 @@ static rw_tensor *pool(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x
         a.padding[i] = p->padding[i];
         a.dilation[i] = p->dilation[i] ? p->dilation[i] : 1;
     }
-    const struct rw_composite c = rw_composite_begin(t, op->name);
+    const rw_composite c = rw_composite_begin(t, op->name);
     rw_tensor *const inside = rw_channels_inside_at(at, t, x);
     rw_tensor *const y = rw_apply_at(at, t, op, &inside, 1, &a, sizeof a, NULL);
     return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
@@ -272,7 +271,7 @@ rw_tensor *rw_global_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
     RW_ENTER_OP(t);
     if (!is_image_of_some(at, t, x, "global_avg_pool2d")) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, "global_avg_pool2d");
+    const rw_composite c = rw_composite_begin(t, "global_avg_pool2d");
     return rw_composite_end(&c, mean_of_all(at, t, x));
 }
 
@@ -324,7 +323,7 @@ rw_tensor *rw_adaptive_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, int64
     RW_ENTER_OP(t);
     static const char what[] = "adaptive_avg_pool2d";
     if (!extents_of(at, t, x, what, &height, &width)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     if (height == 1 && width == 1) return rw_composite_end(&c, mean_of_all(at, t, x));
     rw_tensor *const y = cut_evenly(at, t, &rw_op_avg_pool2d, rw_channels_inside_at(at, t, x), height, width);
     return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
@@ -335,7 +334,7 @@ rw_tensor *rw_adaptive_max_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, int64
     RW_ENTER_OP(t);
     static const char what[] = "adaptive_max_pool2d";
     if (!extents_of(at, t, x, what, &height, &width)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     rw_tensor *const inside = rw_channels_inside_at(at, t, x);
     rw_tensor *const y = inside ? largest(at, t, inside, height, width) : NULL;
     return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);

@@ -3,11 +3,11 @@
  * input 0 are then not differentiated. The other inputs, which only the rule reads, get the gradients that the rule
  * sets.
  */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
 
+#include <rewind/composite.h>
 #include <rewind/custom_grad.h>
 
 #include <stddef.h>

@@ -1,12 +1,11 @@
 /* embedding: rows of a table by index. The gradient sorts the indices, so that each row is summed once, in order. */
+#include "base/public_entry.h"
 #include "ops/embedding/embedding.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
 #include <rewind/compare.h>
+#include <rewind/composite.h>
 #include <rewind/gather.h>
 #include <rewind/select.h>
 
@@ -144,7 +143,7 @@ rw_tensor *rw_embedding_with_at(rw_site at, rw_tape *t, rw_tensor *table, rw_ten
     if (!rw_operand_check(at, t, table, what, "table") ||
         !rw_padding_row_at(at, t, what, table, p->has_padding_index, p->padding_index, &a.row))
         return NULL;
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     rw_tensor *const in[] = { table, index };
     return rw_composite_end(&c, rw_apply_at(at, t, &rw_op_embedding, in, 2, &a, sizeof a, NULL));
 }

@@ -1,13 +1,12 @@
 /* rope: rotary position embedding. Its gradient is the rotation by the negative angle: the same op. */
 #include "ops/embedding/rope.h"
 
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
 #include <rewind/attention.h>
+#include <rewind/composite.h>
 #include <rewind/create.h>
 #include <rewind/custom_grad.h>
 
@@ -109,7 +108,7 @@ rw_tensor *rw_rope_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *posi
     const struct rw_rope_attrs a = { .base = given ? 0 : rw_constant(x, rw_or_default(p->base, 10000)),
                                      .interleaved = p->interleaved, .given = given,
                                      .scale = rw_constant(x, rw_or_default(p->scale, 1)) };
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     const rw_shape s = rw_tensor_shape(x);
     if (given && positions == rw_none())
         positions = rw_arange_at(at, t, RW_I32, 0, s.rank == 4 ? (double)s.dim[2] : 0, 1);

@@ -11,8 +11,9 @@
 #define RW_OPS_FLOAT8_DELAYED_UPDATE_H
 
 #include "ops/float8/f8.h"
-#include "record/recipe_queries.h"
-#include "record/scaling_ops.h"
+#include "ops/float8/fp8_scaling_ops.h"
+
+#include <rewind/precision.h>
 
 /* Does a history advance by this amax? */
 RW_HOST_DEVICE bool rw_delayed_takes(float amax, bool left_out)

@@ -1,10 +1,10 @@
 /* quantize and dequantize: FP8 data with one scale per tensor or block. */
 #include "ops/float8/quantize.h"
 
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/scaling_ops.h"
+#include "ops/float8/fp8_scaling_ops.h"
 
 #include <limits.h>
 

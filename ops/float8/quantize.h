@@ -9,7 +9,6 @@
 
 #include "ops/float8/f8.h"
 
-
 #include <rewind/op.h>
 #include <rewind/float8.h>
 
@@ -43,8 +42,8 @@ static inline struct rw_scales rw_scales_of(const rw_layout *x, int64_t scaling)
     return s;
 }
 
-/* Did one number x, multiplied by `by`, saturate? See record/scaling_ops.h. In a block that contains a NaN, `by` is
-   NaN: its finite numbers become NaN, which does not count as saturated. */
+/* Did one number x, multiplied by `by`, saturate? See fp8_scaling_ops.h. In a block that contains a NaN, `by` is NaN:
+   its finite numbers become NaN, which does not count as saturated. */
 RW_HOST_DEVICE bool rw_codes_saturate(float x, float by, bool e5m2)
 {
     const uint32_t scaled = rw_f8_magnitude(x * by);

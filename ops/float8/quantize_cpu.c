@@ -4,7 +4,7 @@
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
 #include "ops/float8/decode.h"
-#include "record/scaling_ops.h"
+#include "ops/float8/fp8_scaling_ops.h"
 
 #include <string.h>
 

@@ -6,8 +6,8 @@
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
+#include "ops/float8/fp8_scaling_ops.h"
 #include "ops/float8/quantize.h"
-#include "record/scaling_ops.h"
 }
 
 namespace {

@@ -3,18 +3,17 @@
  * the gradient over the logits, so there is never a second copy of them; if backward follows forward immediately, both
  * are one kernel. mse_loss keeps only its inputs.
  */
+#include "base/public_entry.h"
 #include "ops/loss/loss.h"
 
 #include "ops/common/declare_kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/recipe_queries.h"
-#include "record/tape_mark.h"
 
 #include <rewind/compare.h>
+#include <rewind/composite.h>
+#include <rewind/precision.h>
 
 #include <math.h>
 
@@ -57,7 +56,7 @@ static rw_status check_backward(rw_op_call *call)
 
 static rw_op_cost cost(const rw_op_call *call)
 {
-    return (rw_op_cost){ .flops = 12 * (double)call->in[0].layout->numel, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 12 * (double)call->in[0].layout->numel, .bytes = rw_op_operand_bytes(call) };
 }
 
 /* logits, target, values kept per row, gradient of the loss -> gradient of the logits */
@@ -185,7 +184,7 @@ static rw_status check_mse_backward(rw_op_call *call)
 
 static rw_op_cost cost_mse(const rw_op_call *call)
 {
-    return (rw_op_cost){ .flops = 3 * (double)call->in[0].layout->numel, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 3 * (double)call->in[0].layout->numel, .bytes = rw_op_operand_bytes(call) };
 }
 
 /* One double per block. */
@@ -234,8 +233,8 @@ rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y)
     RW_ENTER_OP(t);
     if (!rw_operand_check(at, t, x, "mse_loss", "x") || !rw_operand_check(at, t, y, "mse_loss", "y")) return NULL;
     if (!rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(y))) {
-        const struct rw_composite c = rw_composite_begin(t, "mse_loss");
-        x = rw_raised_at(at, t, x);
+        const rw_composite c = rw_composite_begin(t, "mse_loss");
+        x = rw_recipe_raise_at(at, t, x);
         rw_tensor *d = x ? rw_sub_at(at, t, x, y) : NULL;
         if (d && rw_dtype_size(rw_tensor_dtype(d)) == 2) d = rw_cast_at(at, t, d, RW_F32);
         if (d) d = rw_mul_at(at, t, d, d);

@@ -2,16 +2,15 @@
  * Losses of single elements: binary cross-entropy with logits, Huber, smooth L1, Kullback-Leibler; and the negative
  * log-likelihood. Each is one element-wise op, or composed of several; reductions use ordinary ops.
  */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/loss/row_cross_entropy.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
 #include <rewind/compare.h>
+#include <rewind/composite.h>
 
 #include <math.h>
 
@@ -46,7 +45,7 @@ static bool is_given(const rw_tensor *x)
 
 static rw_tensor *scalar(rw_tape *t, rw_tensor *like, double value)
 {
-    return rw_fill_at(RW_HERE, t, rw_tensor_dtype(like), RW_SCALAR, value);
+    return rw_full_at(RW_HERE, t, rw_tensor_dtype(like), RW_SCALAR, value);
 }
 
 /* ---- binary cross-entropy: (x, target y, weight p of positives) ---- */
@@ -173,9 +172,9 @@ rw_tensor *rw_bce_with_logits_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor
         (pos_weight != RW_NONE && !rw_operand_check(at, t, pos_weight, what, "pos_weight")) ||
         !takes(at, t, what, reduction))
         return NULL;
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     rw_tensor *const p = is_given(pos_weight) ? pos_weight
-                                              : rw_fill_at(at, t, rw_tensor_dtype(x), RW_SCALAR, 1);
+                                              : rw_full_at(at, t, rw_tensor_dtype(x), RW_SCALAR, 1);
     rw_tensor *const in[] = { x, target, p };
     rw_tensor *const loss = p ? rw_apply_at(at, t, &rw_op_bce_with_logits, in, 3, NULL, 0, NULL) : NULL;
     return rw_composite_end(&c, reduce(at, t, weighed(at, t, loss, weight), reduction));
@@ -204,7 +203,7 @@ rw_tensor *rw_huber_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, 
                      delta);
         return NULL;
     }
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     return rw_composite_end(&c, reduce(at, t, huber(at, t, x, y, delta), reduction));
 }
 
@@ -213,7 +212,7 @@ rw_tensor *rw_mse_loss_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *
     RW_ENTER_OP(t);
     static const char what[] = "mse_loss_with";
     if (!takes_pair(at, t, what, x, y, reduction)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     if (reduction == RW_REDUCTION_MEAN) return rw_composite_end(&c, rw_mse_loss_at(at, t, x, y));
     rw_tensor *const d = rw_sub_at(at, t, x, y);
     return rw_composite_end(&c, reduce(at, t, d ? rw_mul_at(at, t, d, d) : NULL, reduction));
@@ -231,7 +230,7 @@ rw_tensor *rw_smooth_l1_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor 
                      beta);
         return NULL;
     }
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     rw_tensor *loss = beta > 0 ? huber(at, t, x, y, beta) : rw_sub_at(at, t, x, y);
     if (loss) loss = beta > 0 ? rw_scale_at(at, t, loss, 1 / beta) : rw_abs_at(at, t, loss);
     return rw_composite_end(&c, reduce(at, t, loss, reduction));
@@ -250,7 +249,7 @@ rw_tensor *rw_kl_div_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target,
     static const char what[] = "kl_div";
     rw_tensor *const in[] = { x, target };
     if (!rw_operand_check(at, t, target, what, "target") || !takes_pair(at, t, what, x, target, reduction)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     rw_tensor *const loss = log_target ? kl_of_logarithms(at, t, x, target)
                                        : rw_apply_at(at, t, &rw_op_kl_div, in, 2, NULL, 0, NULL);
     return rw_composite_end(&c, reduce(at, t, loss, reduction));

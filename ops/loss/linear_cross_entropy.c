@@ -4,14 +4,14 @@
  * view. Its gradient rule recomputes the logits of each chunk, writes their gradient over them, and adds the chunk's
  * contribution to the gradients.
  */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/loss/row_cross_entropy.h"
 #include "ops/matmul/matmul.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/recipe_queries.h"
-#include "record/tape_mark.h"
+
+#include <rewind/composite.h>
+#include <rewind/precision.h>
 
 #define CHUNKS_MAX 1024
 #define ROWS_MIN 256
@@ -56,8 +56,8 @@ static void add_columns(rw_tape *t, rw_tensor **sum, rw_tensor *slope)
     if (!slope) return;
     const rw_shape s = rw_tensor_shape(slope);
     const rw_dtype dtype = rw_tensor_dtype(slope);
-    if (!*sum) *sum = rw_fill_at(RW_HERE, t, rw_loss_dtype(dtype), RW_SHAPE(s.dim[1], 1), 0);
-    add_product(t, sum, slope, rw_fill_at(RW_HERE, t, dtype, RW_SHAPE(s.dim[0], 1), 1), false);
+    if (!*sum) *sum = rw_full_at(RW_HERE, t, rw_loss_dtype(dtype), RW_SHAPE(s.dim[1], 1), 0);
+    add_product(t, sum, slope, rw_full_at(RW_HERE, t, dtype, RW_SHAPE(s.dim[0], 1), 1), false);
 }
 
 /* The gradient rule: per chunk recomputes the logits, writes their gradient over them, and adds the products. */
@@ -138,9 +138,9 @@ static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight
                          const rw_cross_entropy_params *p, struct linear_loss_attrs *a)
 {
     const rw_shape shape = rw_tensor_shape(target);
-    x = rw_lowered_at(at, t, x);
-    weight = x ? rw_lowered_at(at, t, weight) : NULL;
-    rw_tensor *const bias = weight && a->biased ? rw_lowered_at(at, t, p->bias) : RW_NONE;
+    x = rw_recipe_lower_at(at, t, x);
+    weight = x ? rw_recipe_lower_at(at, t, weight) : NULL;
+    rw_tensor *const bias = weight && a->biased ? rw_recipe_lower_at(at, t, p->bias) : RW_NONE;
     if (!weight || !bias) return NULL;
     const struct rw_class_weights w = rw_class_weights_at(at, t, a->weighed ? p->class_weight : RW_NONE,
                                                           rw_loss_dtype(rw_tensor_dtype(x)));
@@ -199,6 +199,6 @@ rw_tensor *rw_linear_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *x, rw_t
     if (!check_vector(at, t, p->bias, "bias", classes) ||
         !check_vector(at, t, p->class_weight, "class weight", classes))
         return NULL;
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     return rw_composite_end(&c, record(at, t, x, weight, target, p, &a));
 }

@@ -4,14 +4,13 @@
  */
 #include "ops/loss/row_cross_entropy.h"
 
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/loss/loss.h"
 #include "ops/pointwise/pointwise.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
 #include <rewind/custom_grad.h>
 
 #include <math.h>
@@ -46,7 +45,7 @@ static rw_status check_backward(rw_op_call *call)
 
 static rw_op_cost cost(const rw_op_call *call)
 {
-    return (rw_op_cost){ .flops = 14 * (double)call->in[0].layout->numel, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 14 * (double)call->in[0].layout->numel, .bytes = rw_op_operand_bytes(call) };
 }
 
 /* ---- ops on targets alone ---- */
@@ -310,7 +309,7 @@ rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, r
     const rw_reduction reduction = params ? params->reduction : RW_REDUCTION_MEAN;
     const bool soft = rw_dtype_is_float(rw_tensor_dtype(target));
     if (soft && !fits_probabilities(at, t, logits, target, weight, params)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     return rw_composite_end(&c, soft ? record_soft(at, t, logits, target, weight, &a, reduction)
                                      : record(at, t, logits, target, weight, &a, reduction));
 }
@@ -362,7 +361,7 @@ rw_tensor *rw_nll_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *targe
                      "log-probabilities, got %g and %g", what, a.smoothing, a.z);
         return NULL;
     }
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     return rw_composite_end(&c, record_nll(at, t, x, target, weight, &a,
                                            params ? params->reduction : RW_REDUCTION_MEAN));
 }

@@ -8,11 +8,11 @@
  * The axes of an ellipsis are letters, too, with codes that no equation can contain: FIRST_OF_ELLIPSIS is the last
  * axis.
  */
+#include "base/null_argument_text.h"
+#include "base/public_entry.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
 #include <rewind/einsum.h>
 #include <rewind/select.h>
 
@@ -440,6 +440,6 @@ rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor 
     }
     const char *from = equation;
     if (!read_operands(&p, &from) || !measure(&p, x) || !read_result(&p, from)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, "einsum");
+    const rw_composite c = rw_composite_begin(t, "einsum");
     return rw_composite_end(&c, record(&p, x));
 }

@@ -8,7 +8,6 @@
 #include "ops/common/util.h"
 #include "ops/matmul/gemm_amx.h"
 
-
 /* Packs rows or columns [first, first + wide) of an operand, in groups. */
 struct packing {
     const struct gemm *g;

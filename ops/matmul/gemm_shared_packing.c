@@ -22,7 +22,6 @@
 #include "ops/common/work_stealing.h"
 #include "ops/matmul/gemm_plan.h"
 
-
 #define COLS 768        /* maximum columns of a part */
 /* If sums are kept in separate memory: bytes of them per thread, which determine the height of bands. */
 #define SUMS_BYTES ((int64_t)2 << 20)

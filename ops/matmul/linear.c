@@ -2,18 +2,19 @@
  * linear: x weight^T + bias, with the bias added before the one rounding. linear_gelu: the same and its gelu.
  * linear_add: the same plus a residual, rounded once; the residual is its input 0, and x, weight and bias follow.
  */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
+#include "ops/common/pass_ops.h"
+#include "ops/common/util.h"
 #include "ops/matmul/gemm_descriptor.h"
 #include "ops/matmul/linear_fp8.h"
 #include "ops/matmul/matmul.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
-#include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/bias_gradients.h"
-#include "record/pass_ops.h"
-#include "record/recipe_queries.h"
-#include "record/tape_mark.h"
+
+#include <rewind/composite.h>
+#include <rewind/fusion.h>
+#include <rewind/precision.h>
 
 /* Checks x, weight and an optional bias, inputs from `x` on, and returns the shape of the result. */
 static rw_status check_layer(rw_op_call *call, int x, rw_shape *ret)
@@ -206,7 +207,7 @@ static const rw_op_def rw_op_linear_add = { .name = "linear_add",
 rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {
     RW_ENTER_OP(t);
-    const rw_recipe *const codes = rw_recipe_of_codes(t);
+    const rw_recipe *const codes = rw_recipe_fp8(t);
     if (codes && rw_tensor_dtype(x) != RW_F64) return rw_linear_of_codes_at(at, t, codes, x, weight, bias);
     rw_tensor *const in[] = { x, weight, bias };
     return rw_apply_at(at, t, &rw_op_linear, in, bias == rw_none() ? 2 : 3, NULL, 0, NULL);
@@ -215,8 +216,8 @@ rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
 rw_tensor *rw_linear_gelu_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {
     RW_ENTER_OP(t);
-    if (rw_recipe_of_codes(t)) {
-        const struct rw_composite c = rw_composite_begin(t, "linear_gelu");
+    if (rw_recipe_fp8(t)) {
+        const rw_composite c = rw_composite_begin(t, "linear_gelu");
         rw_tensor *const z = rw_linear_at(at, t, x, weight, bias);
         return rw_composite_end(&c, z ? rw_gelu_tanh_at(at, t, z) : NULL);
     }
@@ -228,7 +229,7 @@ rw_tensor *rw_linear_gelu_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *we
 static rw_tensor *add_apart(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                             rw_tensor *residual)
 {
-    const struct rw_composite c = rw_composite_begin(t, "linear_add");
+    const rw_composite c = rw_composite_begin(t, "linear_add");
     rw_tensor *const y = rw_linear_at(at, t, x, weight, bias);
     return rw_composite_end(&c, y ? rw_add_at(at, t, residual, y) : NULL);
 }
@@ -237,7 +238,7 @@ rw_tensor *rw_linear_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *wei
                             rw_tensor *residual)
 {
     RW_ENTER_OP(t);
-    if (rw_recipe_of_codes(t) || rw_recipe_lowers(t, residual) != rw_tensor_dtype(residual))
+    if (rw_recipe_fp8(t) || rw_recipe_low_dtype(t, residual) != rw_tensor_dtype(residual))
         return add_apart(at, t, x, weight, bias, residual);
     rw_tensor *const in[] = { residual, x, weight, bias };
     return rw_apply_at(at, t, &rw_op_linear_add, in, bias == rw_none() ? 3 : 4, NULL, 0, NULL);

@@ -8,14 +8,12 @@
 
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
+#include "ops/float8/fp8_scaling_ops.h"
 #include "ops/matmul/fp8_matmul.h"
 #include "ops/matmul/matmul.h"
 #include "ops/reduce/reduce.h"
-#include "record/op_checks.h"
-#include "record/recipe_queries.h"
-#include "record/scaling_ops.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
 #include <rewind/custom_grad.h>
 #include <rewind/ops.h>
 #include <rewind/precision.h>
@@ -28,9 +26,7 @@ struct rule_data {
     int64_t scaling, of_weight; /* of rows, and of the weight */
     int64_t gradient;           /* the FP8 type of the gradient */
     int32_t given, bias;        /* input indices of these; 0: absent */
-    uint32_t buffer, row;       /* where the gradient's amax is recorded, if its scale is given */
-    int64_t counted;
-    struct rw_counts_slot counts; /* where the monitor's counts of the gradient are recorded, if any */
+    rw_recipe_slot slot;        /* where the gradient's amax and counts are recorded */
 };
 
 static rw_scaling weight_scaling(rw_scaling rows)
@@ -97,13 +93,9 @@ static rw_status set_product(rw_grad_call *g, int i, rw_tensor *const *in, const
 static rw_tensor *codes_of_gradient(const rw_grad_call *g, const struct rule_data *a, rw_tensor *dy,
                                     rw_tensor **ret_scale)
 {
-    rw_tape *const t = rw_grad_tape(g);
     const rw_quantize_params p = { (rw_dtype)a->gradient, (rw_scaling)a->scaling, true };
     rw_tensor *const given = a->given ? rw_grad_input(g, a->given) : RW_NONE;
-    rw_tensor *amax, *counts, *const codes =
-        rw_quantize_counted_at(RW_HERE, t, dy, given, &p, ret_scale, &amax, a->counted ? &counts : NULL);
-    if (codes && a->given && rw_delayed_note(t, a->buffer, a->row, amax)) return NULL;
-    return codes && a->counted && rw_counts_note(t, a->counts.buffer, a->counts.row, counts) ? NULL : codes;
+    return rw_recipe_quantize_gradient(rw_grad_tape(g), dy, given, &p, &a->slot, ret_scale);
 }
 
 /* The gradient rule: quantizes dy and records the products for x, weight and bias. */
@@ -132,24 +124,20 @@ static bool quantise(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor 
     const rw_quantize_params rows = { RW_F8_E4M3, recipe->scaling, true };
     const rw_quantize_params blocks = { RW_F8_E4M3, weight_scaling(recipe->scaling), true };
     rw_tensor *const x = in[X - 1], *const weight = in[WEIGHT - 1];
-    in[X_CODES - 1] = rw_recipe_codes_at(at, t, x, &rows, recipe, weight, RW_DELAYED_INPUT, &in[X_SCALE - 1]);
+    in[X_CODES - 1] = rw_recipe_quantize_at(at, t, x, &rows, weight, RW_DELAYED_INPUT, &in[X_SCALE - 1]);
     if (!in[X_CODES - 1]) return false;
-    in[WEIGHT_CODES - 1] = rw_recipe_codes_at(at, t, weight, &blocks, recipe, weight, RW_DELAYED_WEIGHT,
-                                              &in[WEIGHT_SCALE - 1]);
+    in[WEIGHT_CODES - 1] = rw_recipe_quantize_at(at, t, weight, &blocks, weight, RW_DELAYED_WEIGHT,
+                                                 &in[WEIGHT_SCALE - 1]);
     return in[WEIGHT_CODES - 1] != NULL;
 }
 
 /* Appends the other inputs of the rule; *n grows by their number. */
-static bool add_rest(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor *bias, rw_tensor **in, int *n,
-                     struct rule_data *a)
+static bool add_rest(rw_site at, rw_tape *t, rw_tensor *bias, rw_tensor **in, int *n, struct rule_data *a)
 {
-    struct rw_delayed_slot slot;
-    a->counted = rw_counts_slot_at(at, t, in[WEIGHT - 1], RW_DELAYED_GRADIENT, &a->counts);
-    if (recipe->delayed) {
-        if (!rw_delayed_slot_at(at, t, recipe->delayed, in[WEIGHT - 1], RW_DELAYED_GRADIENT, &slot)) return false;
-        a->buffer = slot.buffer;
-        a->row = slot.row;
-        in[(*n)++] = slot.scale;
+    rw_tensor *scale;
+    if (rw_recipe_gradient_slot_at(at, t, in[WEIGHT - 1], &a->slot, &scale)) return false;
+    if (scale != rw_none()) {
+        in[(*n)++] = scale;
         a->given = *n;
     }
     if (bias != rw_none()) {
@@ -168,7 +156,7 @@ static rw_tensor *record(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_ten
     /* Values of this tape, by which their quantized forms are found. Without y: one less than in the rule. */
     rw_tensor *in[REST + 1] = { rw_operand_at(at, t, x, "linear"), rw_operand_at(at, t, weight, "linear") };
     int n = REST - 1;
-    if (!in[0] || !in[1] || !quantise(at, t, recipe, in) || !add_rest(at, t, recipe, bias, in, &n, &a)) return NULL;
+    if (!in[0] || !in[1] || !quantise(at, t, recipe, in) || !add_rest(at, t, bias, in, &n, &a)) return NULL;
     const struct rw_codes_product_attrs p = { recipe->scaling, of_weight, false, true };
     rw_tensor *const of[] = { in[X_CODES - 1], in[X_SCALE - 1], in[WEIGHT_CODES - 1], in[WEIGHT_SCALE - 1], bias };
     rw_tensor *const y = rw_apply_at(at, t, &rw_op_linear_of_codes, of, RW_CODES_MORE + (a.bias ? 1 : 0), &p, sizeof p,
@@ -183,8 +171,8 @@ rw_tensor *rw_linear_of_codes_at(rw_site at, rw_tape *t, const rw_recipe *recipe
     if (!rw_operand_check(at, t, x, "linear", "x") || !rw_operand_check(at, t, weight, "linear", "weight") ||
         (bias != rw_none() && !rw_operand_check(at, t, bias, "linear", "bias")))
         return NULL;
-    const struct rw_composite c = rw_composite_begin(t, "linear");
-    x = rw_lowered_at(at, t, x);
-    if (x && bias != rw_none()) bias = rw_lowered_at(at, t, bias);
+    const rw_composite c = rw_composite_begin(t, "linear");
+    x = rw_recipe_lower_at(at, t, x);
+    if (x && bias != rw_none()) bias = rw_recipe_lower_at(at, t, bias);
     return rw_composite_end(&c, x && bias ? record(at, t, &own, x, weight, bias) : NULL);
 }

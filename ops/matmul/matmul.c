@@ -1,10 +1,10 @@
 /* matmul: batched matrix products with broadcast leading axes; matmul_add: a sum plus such a product. */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/matmul/gemm_descriptor.h"
 #include "ops/matmul/matmul.h"
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
 
 static rw_shape leading(rw_shape s)
 {

@@ -7,11 +7,11 @@
  *     forward    x -> h = silu(x) -> w h                 reads x, writes w h
  *     backward   dh = w dy,  dw = <h, dy>,  dx = silu'(x) dh    reads x and dy, writes dx; dw by row, then by slot
  */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe.h"
 #include "ops/pointwise/pointwise.h"
-#include "record/api_entry.h"
 
 /* Inputs of these ops: the operands of the activation (one or two), [in backward dy,] weights, order, inverse. */
 #define ROUTES 3

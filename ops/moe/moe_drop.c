@@ -1,8 +1,8 @@
 /* Capacity of experts: the op that selects which of an expert's slots are kept and which are dropped. */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe.h"
-#include "record/api_entry.h"
 
 #include <math.h>
 

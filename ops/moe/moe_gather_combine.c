@@ -4,10 +4,10 @@
  * differentiated again. If the gradient is not differentiated, weigh_backward computes weigh and dot in one pass over
  * the rows, with the same bytes.
  */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe.h"
-#include "record/api_entry.h"
 
 static rw_dtype sum_type(rw_dtype dtype)
 {

@@ -3,12 +3,13 @@
  * expert's rows, which is the gradient of the matrices. Which rows belong to which expert is read on the device. Each
  * op is the gradient of the other.
  */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe_onednn.h"
-#include "record/api_entry.h"
-#include "record/producer.h"
-#include "record/tape_mark.h"
+
+#include <rewind/composite.h>
+#include <rewind/fusion.h>
 
 /* Inputs: x, weight [E, out, in], offsets [E + 1], order [T k], inverse [T, k] for the gradient. */
 static rw_status check_linear(rw_op_call *call)
@@ -122,11 +123,12 @@ struct rows {
    not needed. */
 static struct rows rows_of(rw_tensor *x, rw_tensor *const *routes)
 {
-    struct rw_producer producer;
-    if (!rw_producer_of(x, &producer) || producer.op != &rw_op_moe_gather || rw_producer_input(x, 1) != routes[1] ||
+    rw_producer producer;
+    if (!rw_tensor_producer(x, &producer) || producer.op != &rw_op_moe_gather ||
+        rw_tensor_producer_input(x, 1) != routes[1] ||
         ((const struct rw_moe_gather_attrs *)producer.attrs)->k != rw_tensor_shape(routes[2]).dim[1])
         return (struct rows){ x, false };
-    return (struct rows){ rw_producer_input(x, 0), true };
+    return (struct rows){ rw_tensor_producer_input(x, 0), true };
 }
 
 static rw_tensor *outer(rw_tape *t, struct rows dy, struct rows x, rw_tensor *const *routes, int64_t experts,
@@ -197,6 +199,6 @@ rw_tensor *rw_moe_linear_of_tokens_at(rw_site at, rw_tape *t, rw_tensor *x, rw_t
 {
     RW_ENTER_OP(t);
     if (!rw_moe_is_there(at, t, "moe_linear_of_tokens", "routes", routes)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, "moe_linear_of_tokens");
+    const rw_composite c = rw_composite_begin(t, "moe_linear_of_tokens");
     return rw_composite_end(&c, record(at, t, x, weight, routes, true));
 }

@@ -38,7 +38,6 @@ static int64_t worth_of_call(rw_dtype dtype, bool outer)
     return dtype == RW_F32 ? 16 : outer ? MAX : 64;
 }
 
-
 /* An extent in equal tiles, multiples of 16 except the last. */
 struct tiling {
     int64_t extent, tile, n;

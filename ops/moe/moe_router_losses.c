@@ -3,13 +3,14 @@
  * rest is composed of ordinary ops, so gradients of any order exist and every loss is a value of the tape. Row counts
  * are effects, written once when the step ends.
  */
+#include "base/null_argument_text.h"
+#include "base/public_entry.h"
 #include "ops/moe/moe.h"
 
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
+
+#include <rewind/composite.h>
 
 #include <math.h>
 
@@ -58,7 +59,7 @@ rw_tensor *rw_moe_router_at(rw_site at, rw_tape *t, rw_tensor *logits, const rw_
     if (!rw_operand_check(at, t, logits, "moe_router", "logits")) return NULL;
     if (!rw_moe_is_there(at, t, "moe_router", "params", params)) return NULL;
     if (!rw_moe_is_there(at, t, "moe_router", "ret_index", ret_index)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, "moe_router");
+    const rw_composite c = rw_composite_begin(t, "moe_router");
     const rw_dtype dtype = rw_tensor_dtype(logits);
     struct router r = { at, t, params, NULL };
     if (dtype != RW_F32 && dtype != RW_F64) {
@@ -87,7 +88,7 @@ rw_tensor *rw_moe_aux_loss_at(rw_site at, rw_tape *t, rw_tensor *scores, const r
     RW_ENTER_OP(t);
     if (!rw_operand_check(at, t, scores, "moe_aux_loss", "scores")) return NULL;
     if (!rw_moe_is_there(at, t, "moe_aux_loss", "routes", routes)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, "moe_aux_loss");
+    const rw_composite c = rw_composite_begin(t, "moe_aux_loss");
     const rw_shape s = rw_tensor_shape(scores), index = rw_tensor_shape(routes->inverse);
     const double tokens = s.rank == 2 ? (double)s.dim[0] : 0, k = index.rank == 2 ? (double)index.dim[1] : 0;
     const double factor = tokens * k > 0 ? coefficient * (double)s.dim[1] / (k * tokens * tokens) : 0;
@@ -101,7 +102,7 @@ rw_tensor *rw_moe_z_loss_at(rw_site at, rw_tape *t, rw_tensor *logits, double co
 {
     RW_ENTER_OP(t);
     if (!rw_operand_check(at, t, logits, "moe_z_loss", "logits")) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, "moe_z_loss");
+    const rw_composite c = rw_composite_begin(t, "moe_z_loss");
     rw_tensor *const z = rw_logsumexp_at(at, t, logits, RW_AXES(-1), false);
     rw_tensor *const mean = rw_mean_at(at, t, rw_mul_at(at, t, z, z), RW_ALL_AXES, false);
     return rw_composite_end(&c, rw_scale_at(at, t, mean, coefficient));
@@ -147,7 +148,7 @@ static const rw_op_def rw_op_moe_count = { .name = "moe_count", .n_inputs = 2, .
 
 rw_status rw_moe_count_at(rw_site at, rw_tape *t, rw_tensor *total, const rw_moe_routes *routes)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!rw_moe_is_there(at, t, "moe_count", "routes", routes)) return RW_ERR_ARGUMENT;
     rw_tensor *const in[] = { routes->load, total };
     if (rw_apply_at(at, t, &rw_op_moe_count, in, 2, NULL, 0, NULL)) return RW_OK;
@@ -158,7 +159,7 @@ rw_status rw_moe_count_at(rw_site at, rw_tape *t, rw_tensor *total, const rw_moe
 rw_tensor *rw_moe_balance_at(rw_site at, rw_tape *t, rw_tensor *bias, rw_tensor *total, double rate)
 {
     RW_ENTER_OP(t);
-    const struct rw_composite c = rw_composite_begin(t, "moe_balance");
+    const rw_composite c = rw_composite_begin(t, "moe_balance");
     const struct rw_moe_balance_attrs a = { (double)(float)rate };
     rw_tensor *const in[] = { bias, total };
     rw_tensor *out[2] = { NULL, NULL };

@@ -1,8 +1,8 @@
 /* Routing of tokens: the choice of experts, the weights of the choice, and the order of rows. Definitions and rules. */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe.h"
-#include "record/api_entry.h"
 
 /* ---- topk ---- */
 
@@ -154,7 +154,7 @@ static const rw_op_def rw_op_moe_route = { .name = "moe_route", .n_inputs = 1, .
 
 rw_status rw_moe_route_at(rw_site at, rw_tape *t, rw_tensor *index, int64_t experts, rw_moe_routes *ret)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!rw_moe_is_there(at, t, "moe_route", "ret", ret)) return RW_ERR_ARGUMENT;
     const struct rw_moe_route_attrs a = { experts };
     rw_tensor *out[4] = { NULL, NULL, NULL, NULL };

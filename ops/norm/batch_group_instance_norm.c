@@ -4,17 +4,16 @@
  */
 #include "ops/norm/batch_group_instance_norm.h"
 
+#include "base/public_entry.h"
 #include "ops/common/channels_last.h"
 #include "ops/common/declare_kernels.h"
+#include "ops/common/pass_ops.h"
 #include "ops/norm/layer_rms_norm.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/virtual_concat.h"
-#include "record/api_entry.h"
-#include "record/producer.h"
-#include "record/op_checks.h"
-#include "record/pass_ops.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
+#include <rewind/fusion.h>
 #include <rewind/norm.h>
 
 #include <math.h>
@@ -170,22 +169,22 @@ static int parts(const void *attrs, int64_t *ret_whole)
 static rw_tensor *x_of(rw_grad_call *g)
 {
     const struct rw_groups_attrs *const a = rw_grad_attrs(g);
-    rw_tensor *const x = a->more ? rw_grad_value(g, a->whole) : rw_grad_input(g, 0);
+    rw_tensor *const x = a->more ? rw_grad_whole(g) : rw_grad_input(g, 0);
     return a->more ? rw_cast(rw_grad_tape(g), x, rw_tensor_dtype(rw_grad_input(g, 0))) : x;
 }
 
 static bool wants_x(const rw_grad_call *g)
 {
     const struct rw_groups_attrs *const a = rw_grad_attrs(g);
-    return a->more ? rw_grad_value_wanted(g, a->whole) : rw_grad_wanted(g, 0);
+    return a->more ? rw_grad_whole_wanted(g) : rw_grad_wanted(g, 0);
 }
 
 static rw_status set_x(rw_grad_call *g, rw_tensor *dx)
 {
     const struct rw_groups_attrs *const a = rw_grad_attrs(g);
     if (!a->more) return rw_grad_set_narrowed(g, 0, dx);
-    rw_tensor *const x = rw_grad_value(g, a->whole);
-    return rw_grad_set_value(g, x, dx ? rw_cast(rw_grad_tape(g), dx, rw_tensor_dtype(x)) : NULL);
+    rw_tensor *const x = rw_grad_whole(g);
+    return rw_grad_set_whole(g, dx ? rw_cast(rw_grad_tape(g), dx, rw_tensor_dtype(x)) : NULL);
 }
 
 /* Is there a gradient for statistics that were given? */
@@ -330,7 +329,7 @@ static bool has_channels(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
 static rw_tensor *vector_or(rw_site at, rw_tape *t, rw_tensor *vector, const rw_tensor *x, double value)
 {
     if (vector != rw_none()) return vector;
-    return rw_fill_at(at, t, rw_tensor_dtype(x), RW_SHAPE(rw_tensor_shape(x).dim[1]), value);
+    return rw_full_at(at, t, rw_tensor_dtype(x), RW_SHAPE(rw_tensor_shape(x).dim[1]), value);
 }
 
 /* x in channels-last order, as the kernels read it; [n, c] already has it. */
@@ -420,7 +419,7 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
     if (!addend_is_sound(at, t, x, p->add)) return NULL;
     struct rw_groups_attrs a = { .eps = rw_constant(x, rw_or_default(p->eps, 1e-5)), .given = p->evaluate,
                                  .relu = p->relu };
-    const struct rw_composite c = rw_composite_begin(t, "batchnorm");
+    const rw_composite c = rw_composite_begin(t, "batchnorm");
     rw_tensor *in[RW_PIECES_MAX + 5], *out[3];
     const rw_shape s = rw_tensor_shape(x);
     int n = rw_virtual_concat_inputs(inside(at, t, x), s.rank - 1, in, &a.more, &a.whole);
@@ -438,7 +437,7 @@ static rw_tensor *of_images(rw_site at, rw_tape *t, const rw_op_def *op, rw_tens
                             rw_tensor *weight, rw_tensor *bias, double eps)
 {
     struct rw_groups_attrs a = { .eps = rw_constant(x, eps), .groups = groups };
-    const struct rw_composite c = rw_composite_begin(t, op->name);
+    const rw_composite c = rw_composite_begin(t, op->name);
     rw_tensor *in[RW_PIECES_MAX + 2];
     int n = rw_virtual_concat_inputs(inside(at, t, x), rw_tensor_shape(x).rank - 1, in, &a.more, &a.whole);
     in[n++] = vector_or(at, t, weight, x, 1), in[n++] = vector_or(at, t, bias, x, 0);

@@ -5,12 +5,12 @@
  */
 #include "ops/norm/layer_rms_norm.h"
 
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/bias_gradients.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
+
+#include <rewind/composite.h>
+#include <rewind/fusion.h>
 
 #include <math.h>
 
@@ -199,8 +199,8 @@ static rw_tensor *record_plain(rw_site at, rw_tape *t, const rw_op_def *op, rw_t
 {
     if (!rw_operand_check(at, t, x, op->name, "x")) return NULL;
     const rw_shape s = rw_tensor_shape(x);
-    const struct rw_composite c = rw_composite_begin(t, op->name);
-    rw_tensor *const ones = rw_fill_at(at, t, rw_tensor_dtype(x), RW_SHAPE(s.rank ? s.dim[s.rank - 1] : 1), 1);
+    const rw_composite c = rw_composite_begin(t, op->name);
+    rw_tensor *const ones = rw_full_at(at, t, rw_tensor_dtype(x), RW_SHAPE(s.rank ? s.dim[s.rank - 1] : 1), 1);
     return rw_composite_end(&c, ones ? record(at, t, op, x, ones, bias, eps) : NULL);
 }
 

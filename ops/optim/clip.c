@@ -1,8 +1,9 @@
 /* Clipping of gradients by their joint norm: checks and costs of its ops. */
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/op_checks.h"
-#include "record/update_ops.h"
+#include "ops/optim/update_ops.h"
+
+#include <rewind/composite.h>
 
 #include <limits.h>
 
@@ -36,7 +37,7 @@ static rw_op_cost cost(const rw_op_call *call)
 {
     double elements = 0;
     for (int i = 3; i < call->n_inputs; i++) elements += (double)call->in[i].layout->numel;
-    return (rw_op_cost){ .flops = 3 * elements, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 3 * elements, .bytes = rw_op_operand_bytes(call) };
 }
 
 RW_DECLARE_KERNELS(rw_clip_grad_norm)
@@ -85,7 +86,7 @@ static rw_status check_scale(rw_op_call *call)
 static rw_op_cost cost_of_one(const rw_op_call *call)
 {
     const int g = call->n_inputs - 1;
-    return (rw_op_cost){ .flops = 2 * (double)call->in[g].layout->numel, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 2 * (double)call->in[g].layout->numel, .bytes = rw_op_operand_bytes(call) };
 }
 
 RW_DECLARE_KERNELS(rw_grad_squares)

@@ -1,11 +1,11 @@
 /* CPU kernels of gradient clipping: squares are summed in double, in blocks of fixed size, in order. */
 #include "base/thread_team.h"
 #include "device/cpu/isa.h"
-#include "ops/optim/clip.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
 #include "ops/common/vec_native.h"
-#include "record/update_ops.h"
+#include "ops/optim/clip.h"
+#include "ops/optim/update_ops.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  */
 #include "ops/optim/clip.h"
 #include "ops/optim/multi_tensor_apply.cuh"
-#include "record/update_ops.h"
+#include "ops/optim/update_ops.h"
 
 namespace {
 

@@ -6,7 +6,8 @@
 
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/op_checks.h"
+
+#include <rewind/composite.h>
 
 #include <limits.h>
 
@@ -32,7 +33,7 @@ static rw_op_cost cost_unscale(const rw_op_call *call)
 {
     double elements = 0;
     for (int i = 2; i < call->n_inputs; i++) elements += (double)call->in[i].layout->numel;
-    return (rw_op_cost){ .flops = 2 * elements, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 2 * elements, .bytes = rw_op_operand_bytes(call) };
 }
 
 RW_DECLARE_KERNELS(rw_unscale_grads)
@@ -55,7 +56,7 @@ static rw_status check_one(rw_op_call *call)
 
 static rw_op_cost cost_one(const rw_op_call *call)
 {
-    return (rw_op_cost){ .flops = 2 * (double)call->in[1].layout->numel, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 2 * (double)call->in[1].layout->numel, .bytes = rw_op_operand_bytes(call) };
 }
 
 RW_DECLARE_KERNELS(rw_unscale_grad)

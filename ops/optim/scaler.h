@@ -3,8 +3,8 @@
 #define RW_OPS_OPTIM_SCALER_H
 
 #include "base/host_device.h"
-#include "record/scaling_ops.h"
-#include "record/update_ops.h"
+#include "ops/optim/loss_scaling_ops.h"
+#include "ops/optim/update_ops.h"
 
 #include <math.h>
 

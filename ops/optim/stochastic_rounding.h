@@ -11,7 +11,7 @@
 #define RW_OPS_OPTIM_STOCHASTIC_ROUNDING_H
 
 #include "base/philox.h"
-#include "record/update_ops.h"
+#include "ops/optim/update_ops.h"
 
 /* The random words of the four elements from 4 * block on. */
 RW_HOST_DEVICE void rw_noise_of(const struct rw_update_row *r, uint64_t block, uint32_t words[4])

@@ -5,7 +5,8 @@
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/optim/update.h"
-#include "record/op_checks.h"
+
+#include <rewind/composite.h>
 
 #include <limits.h>
 #include <math.h>
@@ -114,7 +115,7 @@ static rw_op_cost cost(const rw_op_call *call)
     const int n = (int)call->in[0].layout->dim[0];
     double elements = 0;
     for (int i = 0; i < n; i++) elements += (double)call->in[rw_update_extent(a, n, i, false, 0)].layout->numel;
-    return (rw_op_cost){ .flops = operations[a->rule] * elements, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = operations[a->rule] * elements, .bytes = rw_op_operand_bytes(call) };
 }
 
 RW_DECLARE_KERNELS(rw_update)

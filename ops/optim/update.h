@@ -2,7 +2,7 @@
 #ifndef RW_OPS_OPTIM_UPDATE_H
 #define RW_OPS_OPTIM_UPDATE_H
 
-#include "record/update_ops.h"
+#include "ops/optim/update_ops.h"
 
 /* One parameter, with everything that its update reads and writes. */
 struct rw_update_tensor {

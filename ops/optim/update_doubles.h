@@ -2,7 +2,7 @@
 #ifndef RW_OPS_OPTIM_UPDATE_DOUBLES_H
 #define RW_OPS_OPTIM_UPDATE_DOUBLES_H
 
-#include "record/update_ops.h"
+#include "ops/optim/update_ops.h"
 
 #include <math.h>
 

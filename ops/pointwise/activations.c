@@ -2,10 +2,10 @@
  * elu, leaky_relu, relu6, hardswish. Their backward ops select a branch by x (relu6 by y). Gradients of gradients use
  * the same ops: a branch is linear in the upstream gradient, and if its slope depends on x, a rule adds that term.
  */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
-#include "record/api_entry.h"
 
 #include <rewind/compare.h>
 
@@ -77,7 +77,7 @@ static rw_status choose_only(rw_grad_call *g, const rw_op_def *op)
 {
     rw_tensor *const x = rw_grad_input(g, 0);
     if (rw_grad_wanted(g, 1)) return pass_on(g, op);
-    return rw_grad_set(g, 0, rw_fill_at(RW_HERE, rw_grad_tape(g), rw_tensor_dtype(x), rw_tensor_shape(x), 0));
+    return rw_grad_set(g, 0, rw_full_at(RW_HERE, rw_grad_tape(g), rw_tensor_dtype(x), rw_tensor_shape(x), 0));
 }
 
 static rw_status grad_leaky_relu_backward(rw_grad_call *g)

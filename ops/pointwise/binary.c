@@ -1,11 +1,11 @@
 /* add, sub, mul, div, maximum, minimum, accumulate: ops on two operands that broadcast, with their rules. */
+#include "base/public_entry.h"
 #include "ops/common/channels_last.h"
 #include "ops/common/declare_kernels.h"
+#include "ops/common/pass_ops.h"
+#include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
-#include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/pass_ops.h"
 
 static rw_status check_binary(rw_op_call *call)
 {
@@ -141,6 +141,7 @@ static const rw_op_def rw_op_accumulate_wide = { .name = "accumulate_wide", .n_i
 
 rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *term)
 {
+    RW_ENTER_OP(t);
     rw_tensor *const in[] = { sum, term };
     if (sum && term && rw_tensor_dtype(sum) != rw_tensor_dtype(term))
         return rw_apply_at(at, t, &rw_op_accumulate_wide, in, 2, NULL, 0, NULL);

@@ -1,11 +1,11 @@
 /*
  * pow of two tensors that broadcast. Each gradient is one op, which recomputes the power in the type of the arithmetic.
  */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
-#include "record/api_entry.h"
 
 #include <rewind/compare.h>
 
@@ -50,7 +50,7 @@ BACKWARD(pow_exponent_backward)
 static rw_tensor *base_of_slope(rw_tape *t, rw_tensor *a, rw_tensor *b)
 {
     const double least = rw_tensor_dtype(a) == RW_F64 ? DBL_MIN : (double)FLT_MIN;
-    rw_tensor *const one = rw_fill_at(RW_HERE, t, rw_tensor_dtype(a), RW_SCALAR, 1);
+    rw_tensor *const one = rw_full_at(RW_HERE, t, rw_tensor_dtype(a), RW_SCALAR, 1);
     rw_tensor *const none = rw_logical_not(t, rw_ge_scalar(t, rw_abs(t, a), least));
     return rw_where(t, rw_logical_and(t, rw_eq_scalar(t, b, 0), none), one, a);
 }
@@ -58,14 +58,14 @@ static rw_tensor *base_of_slope(rw_tape *t, rw_tensor *a, rw_tensor *b)
 /* a, but 1 where a is 0 and b is not negative, so that its logarithm is finite. */
 static rw_tensor *base_of_logarithm(rw_tape *t, rw_tensor *a, rw_tensor *b)
 {
-    rw_tensor *const zero = rw_fill_at(RW_HERE, t, rw_tensor_dtype(b), RW_SCALAR, 0);
+    rw_tensor *const zero = rw_full_at(RW_HERE, t, rw_tensor_dtype(b), RW_SCALAR, 0);
     return rw_add(t, a, rw_leave_at(RW_HERE, t, rw_at_least_at(RW_HERE, t, b, zero), a));
 }
 
 /* dy, but 0 where the slope is 0 and dy is NaN or infinite. A finite dy stays: it has second gradients there. */
 static rw_tensor *upstream_of(rw_tape *t, rw_tensor *dy, rw_tensor *has_no_slope)
 {
-    rw_tensor *const zero = rw_fill_at(RW_HERE, t, rw_tensor_dtype(dy), RW_SCALAR, 0);
+    rw_tensor *const zero = rw_full_at(RW_HERE, t, rw_tensor_dtype(dy), RW_SCALAR, 0);
     return rw_where(t, rw_logical_and(t, has_no_slope, rw_logical_not(t, rw_isfinite(t, dy))), zero, dy);
 }
 

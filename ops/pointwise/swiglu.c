@@ -1,8 +1,8 @@
 /* swiglu: silu(gate) * up in one pass, and both gradients in one pass. */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
-#include "record/api_entry.h"
 
 rw_status rw_swiglu_want(rw_op_call *call, int n)
 {

@@ -2,13 +2,13 @@
  * Element-wise functions of one tensor. A rule keeps the output if the derivative follows from it (exp, tanh, sigmoid,
  * sqrt, relu), else the input. The fused backward ops are first-order; gradients of gradients are composed of ops.
  */
+#include "base/public_entry.h"
 #include "ops/common/channels_last.h"
 #include "ops/common/declare_kernels.h"
+#include "ops/common/pass_ops.h"
+#include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
-#include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/pass_ops.h"
 
 #include <math.h>
 
@@ -132,7 +132,7 @@ static rw_tensor *gelu_tanh_slope(rw_tape *t, rw_tensor *x)
 /* A constant (exponent 0) has slope 0 at 0, too, where 0 times a negative power would be NaN. */
 static rw_tensor *pow_slope(rw_tape *t, rw_tensor *x, double exponent)
 {
-    if (exponent == 0) return rw_fill_at(RW_HERE, t, rw_tensor_dtype(x), rw_tensor_shape(x), 0);
+    if (exponent == 0) return rw_full_at(RW_HERE, t, rw_tensor_dtype(x), rw_tensor_shape(x), 0);
     return rw_scale(t, rw_pow_scalar(t, x, exponent - 1), exponent);
 }
 

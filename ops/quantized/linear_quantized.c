@@ -4,13 +4,14 @@
  */
 #include "ops/quantized/linear_quantized.h"
 
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/matmul/gemm_descriptor.h"
 #include "ops/matmul/matmul.h"
 #include "ops/reduce/reduce.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
+
+#include <rewind/composite.h>
 
 /* Checks x, the weight's words and an optional bias against the attributes. */
 static rw_status check(rw_op_call *call)
@@ -19,7 +20,7 @@ static rw_status check(rw_op_call *call)
     const int64_t features = a->transposed ? a->out : a->in;
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_dtype(call, 1, RW_I32));
-    RW_CHECK(rw_op_shape(call, RW_SHAPE(a->out, a->in)));
+    RW_CHECK(rw_op_check_shape(call, RW_SHAPE(a->out, a->in)));
     if (a->kind == RW_NF4 && a->in % RW_NF4_BLOCK)
         return rw_unexpected_int(call, RW_ERR_SHAPE, "weight", a->in, "rows that are a multiple of %d numbers, for NF4",
                                  RW_NF4_BLOCK);

@@ -1,14 +1,15 @@
 /* dropout, dropout_add, rand, randn, and the fills of rw_init_normal() and rw_init_uniform(): checks and rules. */
 #include "ops/random/random.h"
 
+#include "base/public_entry.h"
 #include "ops/common/channels_last.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
+#include "ops/random/random_fill.h"
 #include "ops/reduce/reduce.h"
-#include "record/api_entry.h"
-#include "record/bias_gradients.h"
-#include "record/op_checks.h"
-#include "record/random_fill.h"
+
+#include <rewind/composite.h>
+#include <rewind/fusion.h>
 
 #include <string.h>
 

@@ -4,10 +4,10 @@
  */
 #include "ops/recurrent/causal_conv1d.h"
 
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/reduce/reduce.h"
-#include "record/api_entry.h"
 
 /* ---- checks ---- */
 

@@ -3,8 +3,8 @@
 
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/op_checks.h"
 
+#include <rewind/composite.h>
 #include <rewind/ops.h>
 
 /* ---- checks ---- */
@@ -55,7 +55,7 @@ static rw_status check_gru(rw_op_call *call)
 static rw_op_cost cost(const rw_op_call *call)
 {
     const double elements = (double)call->in[0].layout->numel / RW_GRU_GATES;
-    return (rw_op_cost){ .flops = 80 * elements, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 80 * elements, .bytes = rw_op_operand_bytes(call) };
 }
 
 /* ---- gradients composed of ops that can be differentiated again ---- */

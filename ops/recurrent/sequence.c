@@ -2,13 +2,12 @@
  * LSTM and GRU composed of linear layers and cells: a single step, and a sequence whose input product is computed once
  * for all of its steps.
  */
+#include "base/public_entry.h"
 #include "ops/recurrent/cells.h"
 
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
 #include <rewind/create.h>
 #include <rewind/recurrent.h>
 #include <rewind/select.h>
@@ -116,7 +115,7 @@ rw_tensor *rw_lstm_cell_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, r
     if (!width || !is_there(&r, h, "h") || !is_there(&r, c, "c") || !check_state(&r, h, x, width, "h") ||
         !check_state(&r, c, x, width, "c"))
         return NULL;
-    const struct rw_composite composite = rw_composite_begin(t, r.name);
+    const rw_composite composite = rw_composite_begin(t, r.name);
     rw_tensor *const y = rw_composite_end(&composite, lstm_step(&r, product_of(&r, x), h, c, &next));
     if (y && ret_c) *ret_c = next;
     return y;
@@ -128,7 +127,7 @@ rw_tensor *rw_gru_cell_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, co
     const struct recurrence r = { at, t, "gru_cell", weights, RW_GRU_GATES };
     const int64_t width = check_input(&r, x, 2, "[n, in]");
     if (!width || !is_there(&r, h, "h") || !check_state(&r, h, x, width, "h")) return NULL;
-    const struct rw_composite composite = rw_composite_begin(t, r.name);
+    const rw_composite composite = rw_composite_begin(t, r.name);
     return rw_composite_end(&composite, gru_step(&r, product_of(&r, x), h));
 }
 
@@ -175,7 +174,7 @@ rw_tensor *rw_lstm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, rw_ten
     if (ret_c) *ret_c = NULL;
     const int64_t width = check_sequence(&r, x);
     if (!width || !check_state(&r, h, x, width, "h") || !check_state(&r, c, x, width, "c")) return NULL;
-    const struct rw_composite composite = rw_composite_begin(t, r.name);
+    const rw_composite composite = rw_composite_begin(t, r.name);
     h = state_of(&r, h, x, width), c = state_of(&r, c, x, width);
     rw_tensor *const y = rw_composite_end(&composite, record_steps(&r, x, &h, &c));
     if (y && ret_h) *ret_h = h;
@@ -191,7 +190,7 @@ rw_tensor *rw_gru_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, const r
     if (ret_h) *ret_h = NULL;
     const int64_t width = check_sequence(&r, x);
     if (!width || !check_state(&r, h, x, width, "h")) return NULL;
-    const struct rw_composite composite = rw_composite_begin(t, r.name);
+    const rw_composite composite = rw_composite_begin(t, r.name);
     h = state_of(&r, h, x, width);
     rw_tensor *const y = rw_composite_end(&composite, record_steps(&r, x, &h, NULL));
     if (y && ret_h) *ret_h = h;

@@ -4,10 +4,11 @@
  */
 #include "ops/recurrent/ssd_scan.h"
 
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
+
+#include <rewind/composite.h>
 
 #include <stdint.h>
 
@@ -102,7 +103,7 @@ static rw_op_cost cost_of(const rw_op_call *call, double states, double pairs, d
     const double q = (double)s.q / 2, p = (double)s.p, n = (double)s.n, rows = (double)s.b * (double)s.l;
     const double head = 2 * p * (states * n + pairs * q), group = 2 * scores * q * n;
     const double products = rows * ((double)s.h * head + (double)s.g * group);
-    return (rw_op_cost){ .flops = products + rows * (double)s.h * 10 * q, .bytes = rw_cost_bytes(call),
+    return (rw_op_cost){ .flops = products + rows * (double)s.h * 10 * q, .bytes = rw_op_operand_bytes(call),
                          .model_flops = products };
 }
 

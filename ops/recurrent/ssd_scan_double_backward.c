@@ -4,10 +4,10 @@
  * float32, as inside the fused kernels; sums of dt a and their differences are in float64: see rw_ssd_add(). Formulas
  * and names are those of ssd_scan.h. Axes: [batch, chunk, group, head of a group, place, ...].
  */
+#include "ops/common/pass_ops.h"
 #include "ops/common/util.h"
 #include "ops/recurrent/ssd_scan.h"
 #include "ops/reduce/cumsum.h"
-#include "record/pass_ops.h"
 
 #include <rewind/compare.h>
 #include <rewind/create.h>
@@ -37,7 +37,7 @@ struct scan {
 
 static rw_tensor *zeros(const struct scan *s, rw_shape shape)
 {
-    return rw_fill_at(RW_HERE, s->t, s->wide, shape, 0);
+    return rw_full_at(RW_HERE, s->t, s->wide, shape, 0);
 }
 
 /* x [batch, length, ...], padded with zeros: a place with a dt of 0 does not change the state. */
@@ -148,7 +148,7 @@ static rw_tensor *sums_of(struct scan *s)
     const double most = rw_ssd_most(s->s.q);
     rw_tensor *const dt = rw_cast(s->t, rw_select(s->t, s->dt, -1, 0), RW_F64);
     rw_tensor *const steps = rw_mul(s->t, dt, rw_cast(s->t, s->a, RW_F64)), *some = rw_clamp(s->t, steps, -most, most);
-    s->comes = narrowed(s, rw_ge(s->t, steps, rw_fill_at(RW_HERE, s->t, RW_F64, RW_SHAPE(1), -most)));
+    s->comes = narrowed(s, rw_ge(s->t, steps, rw_full_at(RW_HERE, s->t, RW_F64, RW_SHAPE(1), -most)));
     return rw_apply(s->t, &rw_op_cumsum, &some, 1, &along, sizeof along, NULL);
 }
 
@@ -239,7 +239,7 @@ static rw_status set_empty(const struct scan *s)
         if (!rw_grad_wanted(s->g, i)) continue;
         const bool flows = i == s->s.state && dstate;
         RW_CHECK(rw_grad_set(s->g, i, flows ? dstate
-                                            : rw_fill_at(RW_HERE, s->t, rw_tensor_dtype(x), rw_tensor_shape(x), 0)));
+                                            : rw_full_at(RW_HERE, s->t, rw_tensor_dtype(x), rw_tensor_shape(x), 0)));
     }
     return RW_OK;
 }

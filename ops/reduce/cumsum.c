@@ -1,9 +1,9 @@
 /* cumsum: prefix sums along one axis. Its gradient is the sum of the suffixes, from the other end. */
 #include "ops/reduce/cumsum.h"
 
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
 
 #include <rewind/reductions.h>
 

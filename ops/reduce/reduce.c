@@ -1,13 +1,13 @@
 /* sum, mean, max, sum_to, logsumexp: checks and gradient rules of the reductions, and how their inputs are cut. */
 #include "ops/reduce/reduce.h"
 
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
 
 #include <rewind/compare.h>
+#include <rewind/composite.h>
 
 #include <math.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static rw_op_cost cost_reduce(const rw_op_call *call)
 {
     const struct rw_reduce_attrs *const a = call->attrs;
     const double flops = a->kind == RW_REDUCE_LOGSUMEXP ? 12 : 1;
-    return (rw_op_cost){ .flops = flops * (double)call->in[0].layout->numel, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = flops * (double)call->in[0].layout->numel, .bytes = rw_op_operand_bytes(call) };
 }
 
 size_t rw_reduce_sum_workspace_cpu(const rw_layout *in, uint32_t mask)

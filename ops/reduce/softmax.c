@@ -1,9 +1,9 @@
 /* softmax, log_softmax and softmax with a causal mask. Their gradients need only the output. */
 #include "ops/reduce/softmax.h"
 
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
 
 #include <math.h>
 

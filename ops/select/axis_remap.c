@@ -1,12 +1,11 @@
 /* roll, flip, and the padding modes that copy elements of the tensor: checks, rules and public functions. */
+#include "base/public_entry.h"
 #include "ops/select/axis_remap.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/shape/shape.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
 #include <rewind/select.h>
 
 static rw_op_cost cost(const rw_op_call *call)
@@ -191,7 +190,7 @@ rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *pad, s
     if (!rw_operand_check(at, t, x, "pad", "x")) return NULL;
     const int rank = rw_tensor_shape(x).rank;
     if (pad_refused(at, t, rw_tensor_shape(x), pad, n, mode)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, "pad");
+    const rw_composite c = rw_composite_begin(t, "pad");
     for (int i = 0; i < (int)n / 2 && x; i++) x = pad_axis(at, t, x, rank - 1 - i, pad + 2 * i, mode, value);
     return rw_composite_end(&c, x);
 }

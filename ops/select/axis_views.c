@@ -1,12 +1,11 @@
 /* select, unsqueeze, unbind, unfold, stack: views of an axis, and the concatenation along a new one. */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/select/axis_remap.h"
 #include "ops/shape/shape.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
 #include <rewind/select.h>
 
 #include <stdio.h>
@@ -111,9 +110,9 @@ static rw_status failed(rw_tape *t)
 /* Splits x and removes the axis from each part; see the public header for the contract. */
 rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor **ret_parts, size_t n)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!t) return rw_refuse_no_tape(at, "unbind", &x, 1), RW_ERR_ARGUMENT;
-    const struct rw_composite c = rw_composite_begin(t, "unbind");
+    const rw_composite c = rw_composite_begin(t, "unbind");
     if (n < 1 || n > UNBIND_MAX || !ret_parts) {
         const rw_status status = rw_split_at(at, t, x, axis, &(int64_t){ 0 }, n, ret_parts);
         rw_composite_end(&c, NULL);
@@ -147,7 +146,7 @@ rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, in
 {
     RW_ENTER_OP(t);
     if (!t) return rw_refuse_no_tape(at, "stack", x, n);
-    const struct rw_composite c = rw_composite_begin(t, "stack");
+    const rw_composite c = rw_composite_begin(t, "stack");
     if (n < 1 || n >= RW_OP_MAX_OPERANDS || !x) return rw_composite_end(&c, rw_concat_at(at, t, x, n, axis));
     rw_tensor **const part = rw_scratch_at(at, t, "stack", n, sizeof *part), *result = NULL;
     size_t n_done = 0;

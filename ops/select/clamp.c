@@ -1,12 +1,11 @@
 /* clamp: limits x to two bounds, which are tensors of one element. The gradient passes where x was between them. */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
 #include <rewind/compare.h>
+#include <rewind/composite.h>
 
 #include <math.h>
 
@@ -50,8 +49,8 @@ rw_tensor *rw_clamp_at(rw_site at, rw_tape *t, rw_tensor *x, double low, double 
         return NULL;
     }
     const rw_dtype dtype = rw_tensor_dtype(x);
-    const struct rw_composite c = rw_composite_begin(t, "clamp");
-    rw_tensor *const in[] = { x, rw_fill_at(at, t, dtype, RW_SCALAR, low), rw_fill_at(at, t, dtype, RW_SCALAR, high) };
+    const rw_composite c = rw_composite_begin(t, "clamp");
+    rw_tensor *const in[] = { x, rw_full_at(at, t, dtype, RW_SCALAR, low), rw_full_at(at, t, dtype, RW_SCALAR, high) };
     return rw_composite_end(&c, in[1] && in[2] ? rw_apply_at(at, t, &rw_op_clamp, in, 3, NULL, 0, NULL) : NULL);
 }
 
@@ -67,7 +66,7 @@ rw_tensor *rw_clamp_tensor_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *l
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(low, high): expected one tensor at least, got RW_NONE for both", what);
         return NULL;
     }
-    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_composite c = rw_composite_begin(t, what);
     rw_tensor *y = low == rw_none() ? x : rw_maximum_at(at, t, x, low);
     if (y && high != rw_none()) y = rw_minimum_at(at, t, y, high);
     return rw_composite_end(&c, y);

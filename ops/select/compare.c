@@ -1,11 +1,10 @@
 /* eq, ne, lt, le, gt, ge, isfinite and logical ops: element-wise, with results of truth values. */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
 #include <rewind/compare.h>
+#include <rewind/composite.h>
 
 static rw_op_cost cost(const rw_op_call *call)
 {
@@ -64,8 +63,8 @@ static rw_status check_isfinite(rw_op_call *call)
     {                                                                                                                \
         RW_ENTER_OP(t);                                                                                              \
         if (!rw_operand_check(at, t, x, #NAME "_scalar", "x")) return NULL;                                          \
-        const struct rw_composite c = rw_composite_begin(t, #NAME "_scalar");                                        \
-        rw_tensor *const number = rw_fill_at(at, t, rw_tensor_dtype(x), RW_SCALAR, value);                           \
+        const rw_composite c = rw_composite_begin(t, #NAME "_scalar");                                        \
+        rw_tensor *const number = rw_full_at(at, t, rw_tensor_dtype(x), RW_SCALAR, value);                           \
         return rw_composite_end(&c, number ? rw_##NAME##_at(at, t, x, number) : NULL);                               \
     }
 

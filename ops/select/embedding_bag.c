@@ -4,16 +4,15 @@
  * embedding_bag_argmax finds the places of the maxima, at which the rows are gathered, so backward keeps places instead
  * of rows.
  */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/embedding/embedding.h"
 #include "ops/select/embedding_bag.h"
 #include "ops/select/gather.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
 #include <rewind/compare.h>
+#include <rewind/composite.h>
 #include <rewind/create.h>
 #include <rewind/gather.h>
 #include <rewind/reductions.h>
@@ -280,6 +279,6 @@ rw_tensor *rw_embedding_bag_with_at(rw_site at, rw_tape *t, rw_tensor *table, rw
     static const rw_embedding_bag_params defaults;
     struct bags b = { .at = at, .t = t, .table = table, .index = index };
     if (!read_params(&b, params ? params : &defaults)) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, "embedding_bag_with");
+    const rw_composite c = rw_composite_begin(t, "embedding_bag_with");
     return rw_composite_end(&c, record(&b));
 }

@@ -2,13 +2,13 @@
  * gather, scatter_add, index_select, embedding_bag. Elements with the same index are summed in the order of the index.
  * The gradients of these ops are such sums, whose gradients gather again.
  */
+#include "base/public_entry.h"
 #include "ops/select/gather.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/embedding/embedding.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
 
+#include <rewind/composite.h>
 #include <rewind/gather.h>
 
 #include <string.h>

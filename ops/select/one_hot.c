@@ -1,8 +1,8 @@
 /* one_hot: each index becomes a row of zeros with a single 1. */
+#include "base/public_entry.h"
 #include "ops/select/one_hot.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
 
 #include <rewind/create.h>
 

@@ -1,17 +1,16 @@
 /* argmax, argmin, topk: places of the largest elements. The gradient of topk's values goes back to their places. */
+#include "base/public_entry.h"
 #include "ops/select/top.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/select/gather.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
+#include <rewind/composite.h>
 #include <rewind/gather.h>
 
 static rw_op_cost cost(const rw_op_call *call)
 {
-    return (rw_op_cost){ .flops = (double)call->in[0].layout->numel, .bytes = rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = (double)call->in[0].layout->numel, .bytes = rw_op_operand_bytes(call) };
 }
 
 /* argmax, argmin */
@@ -84,7 +83,7 @@ static const rw_op_def rw_op_topk = { .name = "topk", .n_inputs = 1, .n_outputs 
 rw_status rw_topk_at(rw_site at, rw_tape *t, rw_tensor *x, int64_t k, int axis, rw_tensor **ret_values,
                      rw_tensor **ret_indexes)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     const struct rw_topk_attrs a = { k };
     rw_tensor *out[2] = { NULL, NULL };
     if (ret_values) *ret_values = NULL;
@@ -95,7 +94,7 @@ rw_status rw_topk_at(rw_site at, rw_tape *t, rw_tensor *x, int64_t k, int axis, 
                             ret_values ? "ret_indexes" : "ret_values");
     const int rank = rw_tensor_shape(x).rank;
     const bool last = axis == -1 || axis == rank - 1 || !rank;
-    const struct rw_composite c = rw_composite_begin(t, "topk");
+    const rw_composite c = rw_composite_begin(t, "topk");
     rw_tensor *const rows = last ? x : rw_transpose_at(at, t, x, axis, -1);
     if (rows && rw_apply_at(at, t, &rw_op_topk, &rows, 1, &a, sizeof a, out))
         for (int i = 0; i < 2 && !last && out[0]; i++) {

@@ -1,12 +1,11 @@
 /* where and masked_fill: selects one of two elements by a truth value. */
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/reduce/reduce.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/tape_mark.h"
 
 #include <rewind/compare.h>
+#include <rewind/composite.h>
 
 static rw_status check_where(rw_op_call *call)
 {
@@ -37,7 +36,7 @@ static rw_status set_taken(rw_grad_call *g, int i, rw_tensor *zero)
 static rw_status grad_where(rw_grad_call *g)
 {
     const rw_dtype dtype = rw_tensor_dtype(rw_grad_output(g, 0));
-    rw_tensor *const zero = rw_fill_at(RW_HERE, rw_grad_tape(g), dtype, RW_SCALAR, 0);
+    rw_tensor *const zero = rw_full_at(RW_HERE, rw_grad_tape(g), dtype, RW_SCALAR, 0);
     for (int i = 1; i < 3; i++)
         if (rw_grad_wanted(g, i)) RW_CHECK(set_taken(g, i, zero));
     return RW_OK;
@@ -84,7 +83,7 @@ rw_tensor *rw_masked_fill_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *ma
                              "a shape that broadcasts to x's %s", text);
         return NULL;
     }
-    const struct rw_composite c = rw_composite_begin(t, "masked_fill");
-    rw_tensor *const number = rw_fill_at(at, t, rw_tensor_dtype(x), RW_SCALAR, value);
+    const rw_composite c = rw_composite_begin(t, "masked_fill");
+    rw_tensor *const number = rw_full_at(at, t, rw_tensor_dtype(x), RW_SCALAR, value);
     return rw_composite_end(&c, number ? rw_where_at(at, t, mask, number, x) : NULL);
 }

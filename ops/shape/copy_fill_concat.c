@@ -1,13 +1,12 @@
 /* contiguous, cast, fill, arange, pad, concat, assign: the shape ops that copy or create elements. */
+#include "base/public_entry.h"
 #include "ops/common/channels_last.h"
 #include "ops/common/declare_kernels.h"
-#include "ops/shape/shape.h"
+#include "ops/common/pass_ops.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/pass_ops.h"
-#include "record/tape_mark.h"
+#include "ops/shape/shape.h"
 
+#include <rewind/composite.h>
 #include <rewind/create.h>
 
 #include <limits.h>
@@ -107,7 +106,7 @@ static const rw_op_def rw_op_fill = { .name = "fill",
                                       .kernel = RW_KERNELS(rw_fill),
                                       .cost = cost_copy };
 
-rw_tensor *rw_fill_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, double value)
+static rw_tensor *fill(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, double value)
 {
     struct fill_attrs a = { .value = value, .dtype = dtype, .rank = shape.rank };
     shape = rw_shape_clean(shape);
@@ -160,8 +159,8 @@ rw_tensor *rw_arange_at(rw_site at, rw_tape *t, rw_dtype dtype, double start, do
 
 static rw_tensor *filled(rw_site at, rw_tape *t, const char *name, rw_dtype dtype, rw_shape shape, double value)
 {
-    const struct rw_composite c = rw_composite_begin(t, name);
-    return rw_composite_end(&c, rw_fill_at(at, t, dtype, shape, value));
+    const rw_composite c = rw_composite_begin(t, name);
+    return rw_composite_end(&c, fill(at, t, dtype, shape, value));
 }
 
 rw_tensor *rw_zeros_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape)
@@ -301,7 +300,7 @@ static const rw_op_def rw_op_assign = { .name = "assign",
 /* Records the assignment, a commit; see the public header for the contract. */
 rw_status rw_assign_at(rw_site at, rw_tape *t, rw_tensor *buffer, rw_tensor *x)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!t || !buffer) {
         rw_operand_check(at, t, t ? buffer : buffer ? buffer : x, "assign", "buffer");
         return RW_ERR_ARGUMENT;

@@ -2,8 +2,7 @@
 #ifndef RW_OPS_SHAPE_H
 #define RW_OPS_SHAPE_H
 
-#include "record/producer.h"
-
+#include <rewind/fusion.h>
 #include <rewind/op.h>
 
 struct rw_arange_attrs {

@@ -2,13 +2,13 @@
  * Views: reshape, permute, transpose, slice, split, broadcast_to. They have no kernels: the result refers to the
  * input's memory.
  */
-#include "ops/shape/shape.h"
+#include "base/public_entry.h"
 #include "ops/common/declare_kernels.h"
+#include "ops/common/pass_ops.h"
 #include "ops/common/util.h"
-#include "record/api_entry.h"
-#include "record/op_checks.h"
-#include "record/pass_ops.h"
-#include "record/tape_mark.h"
+#include "ops/shape/shape.h"
+
+#include <rewind/composite.h>
 
 #include <string.h>
 
@@ -110,7 +110,7 @@ static rw_status check_reshape(rw_op_call *call)
         else if (__builtin_mul_overflow(known, a->dim[i], &known)) known = INT64_MAX;
     }
     if (unknown >= 0) shape.dim[unknown] = known ? in->numel / known : 0;
-    RW_CHECK(rw_op_shape(call, shape));
+    RW_CHECK(rw_op_check_shape(call, shape));
     if (rw_shape_numel(shape) != in->numel) {
         char text[RW_SHAPE_TEXT];
         memcpy(shape.dim, a->dim, sizeof shape.dim);
@@ -141,7 +141,7 @@ rw_tensor *rw_reshape_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
     struct reshape_attrs a = { .rank = shape.rank };
     shape = rw_shape_clean(shape);
     memcpy(a.dim, shape.dim, sizeof a.dim);
-    const struct rw_composite c = rw_composite_begin(t, "reshape");
+    const rw_composite c = rw_composite_begin(t, "reshape");
     rw_tensor *const dense = rw_contiguous_at(at, t, x);
     return rw_composite_end(&c, dense ? rw_apply_at(at, t, &rw_op_reshape, &dense, 1, &a, sizeof a, NULL) : NULL);
 }
@@ -232,7 +232,7 @@ static rw_tensor *join(rw_grad_call *g, rw_tensor **part, int n, int axis)
         part[i] = rw_grad_upstream(g, i);
         if (part[i]) continue;
         rw_tensor *const y = rw_grad_output(g, i);
-        part[i] = rw_fill_at(RW_HERE, t, rw_tensor_dtype(y), rw_tensor_shape(y), 0);
+        part[i] = rw_full_at(RW_HERE, t, rw_tensor_dtype(y), rw_tensor_shape(y), 0);
         if (!part[i]) return NULL;
     }
     /* If gradients are differentiable, the parts may be differentiated themselves: they are joined by a node that reads
@@ -267,7 +267,7 @@ static rw_status refuse_split(rw_site at, rw_tape *t, rw_tensor *x, size_t n, co
 rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, size_t n,
                       rw_tensor **ret_parts)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (n < 1 || n > SPLIT_MAX || !ret_parts || !sizes || !t)
         return refuse_split(at, t, x, n, !ret_parts ? "ret_parts" : !sizes ? "sizes" : NULL);
     for (size_t i = 0; i < n; i++) ret_parts[i] = NULL;

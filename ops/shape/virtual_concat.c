@@ -2,7 +2,8 @@
 #include "ops/shape/virtual_concat.h"
 
 #include "ops/shape/shape.h"
-#include "record/producer.h"
+
+#include <rewind/fusion.h>
 
 #include <string.h>
 
@@ -10,14 +11,14 @@
    dense. */
 static int concat_inputs_of(rw_tensor *x, int axis)
 {
-    struct rw_producer producer;
+    rw_producer producer;
     const rw_layout *const layout = rw_tensor_layout(x);
     rw_tensor *const whole = rw_tensor_base(x);
-    if (layout != rw_tensor_layout(whole) || rw_is_decided_about(whole)) return 0;
-    if (!rw_producer_of(whole, &producer) || producer.op != &rw_op_concat) return 0;
+    if (layout != rw_tensor_layout(whole) || rw_tensor_is_decided(whole)) return 0;
+    if (!rw_tensor_producer(whole, &producer) || producer.op != &rw_op_concat) return 0;
     const int64_t along = ((const struct rw_concat_attrs *)producer.attrs)->axis;
     for (int i = 0; i < producer.n_inputs; i++)
-        if (!rw_tensor_layout(rw_producer_input(whole, i))->dense) return 0;
+        if (!rw_tensor_layout(rw_tensor_producer_input(whole, i))->dense) return 0;
     return (along < 0 ? along + layout->rank : along) == axis ? producer.n_inputs : 0;
 }
 
@@ -26,7 +27,7 @@ static void put(rw_tensor **piece, int n, int i, int pieces)
 {
     rw_tensor *const whole = rw_tensor_base(piece[i]);
     memmove(piece + i + pieces, piece + i + 1, (size_t)(n - i - 1) * sizeof *piece);
-    for (int k = 0; k < pieces; k++) piece[i + k] = rw_producer_input(whole, k);
+    for (int k = 0; k < pieces; k++) piece[i + k] = rw_tensor_producer_input(whole, k);
 }
 
 /* Checks that no concatenation input occurs twice, because a kernel may write over one of them. */
@@ -67,6 +68,6 @@ int rw_virtual_concat_inputs(rw_tensor *x, int axis, rw_tensor **piece, int64_t 
     const int n = find_pieces(x, axis, piece);
     if (!n) piece[0] = x;
     *ret_more = n ? n - 1 : 0;
-    *ret_whole = n ? rw_value_number(x) : 0;
+    *ret_whole = n ? rw_tensor_number(x) : 0;
     return n ? n : 1;
 }

@@ -10,7 +10,7 @@
  *
  * No op reads x1 and x2 then. Ops whose results are not read are not executed, so x1 and x2 take neither time nor
  * memory. Backward keeps x0, a and b, once each, for any number of layers that read them. The op sets the gradient of
- * the whole on x2 (rw_grad_set_value()), and from there it passes through the rules of the concatenations. So the
+ * the whole on x2 (rw_grad_set_whole()), and from there it passes through the rules of the concatenations. So the
  * gradients of x2 and x1 are available if they are requested, and sums have the same order as without virtual
  * concatenation.
  */

@@ -7,8 +7,8 @@
 #include "api/cached_update_plan.h"
 #include "api/recorder_list.h"
 #include "base/alloc.h"
+#include "ops/optim/update_ops.h"
 #include "record/gradient_state.h"
-#include "record/update_ops.h"
 
 #include <math.h>
 

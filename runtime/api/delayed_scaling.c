@@ -4,10 +4,10 @@
 #include "api/recorder_list.h"
 #include "api/scaler.h"
 #include "base/alloc.h"
+#include "ops/float8/fp8_scaling_ops.h"
 #include "record/delayed_scales.h"
 #include "record/precision_recipe.h"
-#include "record/recipe_queries.h"
-#include "record/scaling_ops.h"
+#include "record/recipe_slots.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -361,7 +361,7 @@ static rw_status differentiate(rw_site at, rw_tape *t, rw_tensor *y, const uint3
 /* Checks the arguments and records the gradients; on failure the tape is rolled back. */
 rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, size_t n, rw_tensor **ret_grads)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_grad", "t");
     rw_status status = check_grad_call(at, t, y, x, n, ret_grads);
     if (status) return status;

@@ -16,15 +16,15 @@
  *   same words.
  * - A ticket that was recorded after the graph was created is not part of a launch and never moves.
  */
+#include "api/recorder_list.h"
 #include "autodiff/roots.h"
+#include "base/alloc.h"
+#include "ops/common/pass_ops.h"
 #include "plan/cache.h"
 #include "plan/device_capacity.h"
-#include "record/gradient_state.h"
 #include "record/fp8_weight_cache.h"
-#include "record/pass_ops.h"
+#include "record/gradient_state.h"
 #include "run/run_advance.h"
-#include "base/alloc.h"
-#include "api/recorder_list.h"
 #include "verify/verify.h"
 
 #include <rewind/graph.h>

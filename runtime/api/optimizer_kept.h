@@ -2,7 +2,7 @@
 #ifndef RW_API_OPTIMIZER_KEPT_H
 #define RW_API_OPTIMIZER_KEPT_H
 
-#include "record/update_ops.h"
+#include "ops/optim/update_ops.h"
 #include "record/param.h"
 
 #include <rewind/optimizers.h>

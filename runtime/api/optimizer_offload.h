@@ -14,7 +14,7 @@
 #ifndef RW_API_OPTIMIZER_OFFLOAD_H
 #define RW_API_OPTIMIZER_OFFLOAD_H
 
-#include "record/update_ops.h"
+#include "ops/optim/update_ops.h"
 #include "record/param.h"
 #include "run/run_state.h"
 

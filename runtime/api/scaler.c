@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/explicit_zero_param.h"
 #include "record/gradient_state.h"
+#include "ops/optim/loss_scaling_ops.h"
 #include "verify/verify.h"
 
 #include <float.h>

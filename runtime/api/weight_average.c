@@ -6,8 +6,8 @@
 
 #include "api/cached_update_plan.h"
 #include "base/alloc.h"
+#include "ops/optim/update_ops.h"
 #include "record/fp8_weight_cache.h"
-#include "record/update_ops.h"
 
 #include <stdio.h>
 

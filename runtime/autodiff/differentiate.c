@@ -6,7 +6,8 @@
 #include "autodiff/gradient_edges.h"
 #include "autodiff/rule.h"
 #include "base/alloc.h"
-#include "record/pass_ops.h"
+
+#include <rewind/create.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -261,7 +262,7 @@ static rw_status begin_at(const struct walk *w, const struct rw_root *root)
     if (!t->n_nodes && !originate_anywhere(t)) return failure(t);
     rw_tensor *seed = root->seed;
     if (!seed)
-        seed = rw_fill_at(RW_HERE, t, (rw_dtype)y->dtype, rw_layout_shape(rw_layout_of(t->ctx, y)), 1.0);
+        seed = rw_full_at(RW_HERE, t, (rw_dtype)y->dtype, rw_layout_shape(rw_layout_of(t->ctx, y)), 1.0);
     rw_tensor **const sum = &w->grads[root->value];
     if (seed && *sum) seed = rw_accumulate_at(RW_HERE, t, *sum, seed);
     if (seed) *sum = seed;

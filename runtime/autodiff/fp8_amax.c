@@ -2,8 +2,8 @@
 #include "autodiff/fp8_amax.h"
 
 #include "base/alloc.h"
+#include "ops/float8/fp8_scaling_ops.h"
 #include "record/delayed_scales.h"
-#include "record/scaling_ops.h"
 
 static uint32_t producer_of(const rw_tape *t, uint32_t value)
 {

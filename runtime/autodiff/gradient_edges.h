@@ -22,7 +22,10 @@ static inline struct rw_edges rw_edges_of(const rw_tape *t, const struct rw_node
 {
     const rw_op_def *const op = t->ctx->ops[node->op];
     int64_t whole = 0;
-    const uint32_t parts = op->parts ? (uint32_t)op->parts(t->attrs + node->attrs, &whole) : 0;
+    const int named = op->parts ? op->parts(t->attrs + node->attrs, &whole) : 0;
+    /* recording has checked it; a custom function may give another answer now */
+    const bool is_sound = named > 0 && named <= node->n_inputs && whole >= 0 && whole < node->first_output;
+    const uint32_t parts = is_sound ? (uint32_t)named : 0;
     return (struct rw_edges){ node->first_input + parts, node->n_inputs - parts,
                               parts ? (uint32_t)whole : RW_NONE_ID };
 }

@@ -13,8 +13,8 @@
 #include "autodiff/fp8_amax.h"
 #include "autodiff/rule.h"
 #include "base/alloc.h"
+#include "ops/common/pass_ops.h"
 #include "record/delayed_scales.h"
-#include "record/pass_ops.h"
 #include "record/overwrite.h"
 
 static rw_status no_memory(const struct rw_outputs *s)

@@ -3,15 +3,14 @@
    of the tape. If a rule adds to the sum itself (an addend), its result replaces the sum. */
 #include "autodiff/rule.h"
 
+#include "autodiff/gradient_edges.h"
 #include "record/handle_check.h"
-#include "record/producer.h"
-#include "record/bias_gradients.h"
-#include "record/pass_ops.h"
 #include "record/param.h"
 
+#include <rewind/create.h>
+#include <rewind/fusion.h>
 #include <rewind/ops.h>
 
-#include <assert.h>
 #include <stdio.h>
 
 /* 0 for NULL, which no rule is given. */
@@ -138,19 +137,19 @@ rw_status rw_rule_settle(rw_grad_call *g)
 static rw_tensor *begin_wide(rw_grad_call *g, int i)
 {
     const rw_shape shape = rw_layout_shape(rw_layout_of(g->tape->ctx, rw_grad_input(g, i)));
-    return rw_fill_at(RW_HERE, g->tape, rw_grad_dtype(g, i), shape, 0);
+    return rw_full_at(RW_HERE, g->tape, rw_grad_dtype(g, i), shape, 0);
 }
 
 rw_tensor *rw_grad_accumulator(rw_grad_call *g, int i)
 {
-    RW_ENTER_RECORDING(rw_edge_context(g ? g->tape : NULL), NULL);
+    RW_ENTER_RECORDING(g ? g->tape : NULL, NULL);
     if (!rw_grad_wanted(g, i) || rw_grad_dtype(g, i) != (rw_dtype)rw_grad_input(g, i)->dtype) return NULL;
     return rw_grad_wide_addend(g, i);
 }
 
 rw_tensor *rw_grad_wide_addend(rw_grad_call *g, int i)
 {
-    RW_ENTER_RECORDING(rw_edge_context(g ? g->tape : NULL), NULL);
+    RW_ENTER_RECORDING(g ? g->tape : NULL, NULL);
     if (!rw_grad_wanted(g, i)) return NULL;
     const uint32_t value = value_of(g, i);
     /* If two inputs got the same addend, each result would lack the other's contribution */
@@ -177,15 +176,15 @@ static uint32_t bias_of_producer(const rw_grad_call *g, uint32_t v)
     const rw_tensor *const x = rw_tape_value(t, v);
     if (x->producer == RW_NONE_ID || rw_layout_of(t->ctx, x)->rank < 2) return RW_NONE_ID;
     const struct rw_node *const layer = &t->nodes[x->producer];
-    const int bias = rw_bias_of(t->ctx->ops[layer->op]);
-    if (!has(layer->n_inputs, bias)) return RW_NONE_ID;
+    const int bias = t->ctx->ops[layer->op]->bias;
+    if (!bias || !has(layer->n_inputs, bias)) return RW_NONE_ID;
     const uint32_t b = t->operands[layer->first_input + (uint32_t)bias];
     return g->use[b].n == 1 && rw_tape_value(t, b)->flags & RW_VALUE_REQUIRES ? b : RW_NONE_ID;
 }
 
 static uint32_t fused_bias_of(const rw_grad_call *g, int i)
 {
-    if (!g->use || !rw_grad_wanted(g, i) || !is_last_part(g, i)) return RW_NONE_ID;
+    if (!g || !g->use || !rw_grad_wanted(g, i) || !is_last_part(g, i)) return RW_NONE_ID;
     return bias_of_producer(g, value_of(g, i));
 }
 
@@ -204,7 +203,8 @@ static uint32_t seen_alone(const rw_grad_call *g, int i)
 
 static uint32_t fused_bias_of_pieces(const rw_grad_call *g, int n, int64_t columns)
 {
-    const uint32_t whole = g->use ? seen_alone(g, 0) : RW_NONE_ID;
+    if (!g || !g->use || n < 1 || n > g->node.n_inputs) return RW_NONE_ID;
+    const uint32_t whole = seen_alone(g, 0);
     if (whole == RW_NONE_ID) return RW_NONE_ID;
     for (int i = 0; i < n; i++)
         if (!rw_grad_wanted(g, i) || seen_alone(g, i) != whole) return RW_NONE_ID;
@@ -212,44 +212,74 @@ static uint32_t fused_bias_of_pieces(const rw_grad_call *g, int n, int64_t colum
     return l->rank && l->dim[l->rank - 1] == columns ? bias_of_producer(g, whole) : RW_NONE_ID;
 }
 
-bool rw_grad_pieces_want_columns(const rw_grad_call *g, int n, int64_t columns, rw_tensor **ret_sum)
+/* Is there a bias that wants columns? Returns the sum that they may be added to. */
+static bool wants_columns(const rw_grad_call *g, uint32_t bias, rw_tensor **ret_sum)
 {
-    const uint32_t bias = fused_bias_of_pieces(g, n, columns);
-    *ret_sum = bias == RW_NONE_ID ? NULL : g->grads[bias];
+    if (ret_sum) *ret_sum = bias == RW_NONE_ID ? NULL : g->grads[bias];
     return bias != RW_NONE_ID;
 }
 
-void rw_grad_set_columns_of_pieces(rw_grad_call *g, int n, rw_tensor *columns, bool added)
+bool rw_grad_pieces_want_columns(const rw_grad_call *g, int pieces, int64_t columns, rw_tensor **ret_sum)
 {
-    const int64_t count = rw_tensor_shape(columns).dim[0];
-    struct rw_use *const use = &g->use[fused_bias_of_pieces(g, n, count)];
-    use->columns = columns;
-    use->added = added;
+    RW_LOOKS_ONLY;
+    return wants_columns(g, fused_bias_of_pieces(g, pieces, columns), ret_sum);
 }
 
 bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_sum)
 {
-    const uint32_t bias = fused_bias_of(g, i);
-    *ret_sum = bias == RW_NONE_ID ? NULL : g->grads[bias];
-    return bias != RW_NONE_ID;
+    RW_LOOKS_ONLY;
+    return wants_columns(g, fused_bias_of(g, i), ret_sum);
 }
 
 bool rw_grad_is_whole(const rw_grad_call *g, int i)
 {
-    return g->use && is_last_part(g, i) && !g->grads[value_of(g, i)];
+    RW_LOOKS_ONLY;
+    return g && g->use && has(g->node.n_inputs, i) && is_last_part(g, i) && !g->grads[value_of(g, i)];
 }
 
-void rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added)
+/* Leaves columns for the rule of the layer whose bias this is. */
+static rw_status leave_columns(rw_grad_call *g, const char *what, uint32_t bias, rw_tensor *columns, bool added)
 {
-    struct rw_use *const use = &g->use[fused_bias_of(g, i)];
-    use->columns = columns;
-    use->added = added;
+    rw_context *const ctx = g->tape->ctx;
+    if (ctx->status) return ctx->status;
+    const rw_site at = rw_rule_site(g);
+    const char *fault = bias == RW_NONE_ID                               ? "which wants none"
+                        : !columns || !rw_tape_has(g->tape, columns)     ? "that are no value of the tape"
+                        : rw_layout_of(ctx, columns)->rank != 1          ? "of another rank"
+                        : added && !g->grads[bias]                       ? "added to a sum, and there is none"
+                                                                         : NULL;
+    const struct rw_tensor *const b = fault ? NULL : rw_tape_value(g->tape, bias);
+    if (b && (rw_layout_of(ctx, columns)->numel != rw_layout_of(ctx, b)->numel ||
+              (columns->dtype != b->dtype && (rw_dtype)columns->dtype != sum_dtype(g->tape, b))))
+        fault = "of another extent or type";
+    if (fault)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "gradient rule of %s at %s:%d: %s: expected the columns that a bias "
+                       "wants, got columns %s", ctx->ops[g->node.op]->name, rw_file_of(at), at.line, what, fault);
+    g->use[bias].columns = columns;
+    g->use[bias].added = added;
+    return RW_OK;
+}
+
+rw_status rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added)
+{
+    RW_ENTER_RECORDING(g ? g->tape : NULL, RW_ERR_ARGUMENT);
+    if (!g) return rw_fail_null(NULL, "rw_grad_set_columns", "g");
+    return leave_columns(g, "rw_grad_set_columns", fused_bias_of(g, i), columns, added);
+}
+
+rw_status rw_grad_set_columns_of_pieces(rw_grad_call *g, int pieces, rw_tensor *columns, bool added)
+{
+    RW_ENTER_RECORDING(g ? g->tape : NULL, RW_ERR_ARGUMENT);
+    if (!g) return rw_fail_null(NULL, "rw_grad_set_columns_of_pieces", "g");
+    const int64_t n = columns ? rw_tensor_shape(columns).dim[0] : 0;
+    return leave_columns(g, "rw_grad_set_columns_of_pieces", fused_bias_of_pieces(g, pieces, n), columns, added);
 }
 
 rw_tensor *rw_grad_columns(rw_grad_call *g, int bias)
 {
+    RW_ENTER_RECORDING(g ? g->tape : NULL, NULL);
     rw_tensor *const dy = rw_grad_upstream(g, 0);
-    if (!g->use || !dy || !rw_grad_wanted(g, bias)) return NULL;
+    if (!g || !g->use || !dy || !rw_grad_wanted(g, bias)) return NULL;
     const struct rw_use *const use = &g->use[value_of(g, bias)];
     if (!use->columns || use->columns->producer != rw_tensor_base(dy)->producer) return NULL;
     if (use->added) g->lent[bias] = g->grads[value_of(g, bias)];
@@ -293,36 +323,65 @@ static rw_status hand_over(rw_grad_call *g, int i, rw_tensor *dx, bool is_sum)
 
 rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx)
 {
-    RW_ENTER_RECORDING(rw_edge_context(g ? g->tape : NULL), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(g ? g->tape : NULL, RW_ERR_ARGUMENT);
     if (!g) return rw_fail_null(NULL, "rw_grad_set", "g");
     return hand_over(g, i, dx, false);
 }
 
 rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum)
 {
-    RW_ENTER_RECORDING(rw_edge_context(g ? g->tape : NULL), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(g ? g->tape : NULL, RW_ERR_ARGUMENT);
     if (!g) return rw_fail_null(NULL, "rw_grad_set_sum", "g");
     return hand_over(g, i, sum, has(g->node.n_inputs, i) && g->lent[i]);
 }
 
-rw_tensor *rw_grad_value(const rw_grad_call *g, int64_t number)
+/* The value whose parts the node reads; RW_NONE_ID if there is none. */
+static uint32_t whole_of(const rw_grad_call *g)
 {
-    return rw_tape_value(g->tape, (uint32_t)number);
+    return g ? rw_edges_of(g->tape, &g->node).whole : RW_NONE_ID;
 }
 
-bool rw_grad_value_wanted(const rw_grad_call *g, int64_t number)
+rw_tensor *rw_grad_whole(const rw_grad_call *g)
 {
-    return rw_value_is_wanted(g->tape, g->requested, (uint32_t)number);
+    RW_LOOKS_ONLY;
+    const uint32_t whole = whole_of(g);
+    return whole == RW_NONE_ID ? NULL : rw_tape_value(g->tape, whole);
 }
 
-rw_status rw_grad_set_value(rw_grad_call *g, rw_tensor *x, rw_tensor *dx)
+bool rw_grad_whole_wanted(const rw_grad_call *g)
+{
+    RW_LOOKS_ONLY;
+    const uint32_t whole = whole_of(g);
+    return whole != RW_NONE_ID && rw_value_is_wanted(g->tape, g->requested, whole);
+}
+
+static rw_status refuse_whole(const rw_grad_call *g, rw_status status, const char *fault)
 {
     rw_context *const ctx = g->tape->ctx;
-    rw_tensor **const to = &g->grads[x->id];
+    const rw_site at = rw_rule_site(g);
+    return rw_fail(ctx, status, "gradient rule of %s at %s:%d: rw_grad_set_whole: %s", ctx->ops[g->node.op]->name,
+                   rw_file_of(at), at.line, fault);
+}
+
+/* Adds dx at once: the value is not an input of the node, so no other input has got its sum as an addend. */
+rw_status rw_grad_set_whole(rw_grad_call *g, rw_tensor *dx)
+{
+    RW_ENTER_RECORDING(g ? g->tape : NULL, RW_ERR_ARGUMENT);
+    if (!g) return rw_fail_null(NULL, "rw_grad_set_whole", "g");
+    rw_context *const ctx = g->tape->ctx;
+    const uint32_t whole = whole_of(g);
+    if (ctx->status) return ctx->status;
+    if (whole == RW_NONE_ID)
+        return refuse_whole(g, RW_ERR_ARGUMENT, "expected an op that reads parts of a value, got another");
+    if (!dx || !rw_tape_has(g->tape, dx))
+        return refuse_whole(g, RW_ERR_ARGUMENT, "dx: expected a result of this tape, got none");
+    const rw_tensor *const x = rw_tape_value(g->tape, whole);
+    if (dx->dtype != x->dtype || !rw_shape_equal(rw_tensor_shape(dx), rw_tensor_shape(x)))
+        return refuse_whole(g, RW_ERR_SHAPE, "dx: expected the type and shape of the value, got others");
+    rw_tensor **const to = &g->grads[whole];
     g->has_set = true;
-    if (dx && *to) dx = rw_accumulate_at(RW_HERE, g->tape, *to, dx);
+    if (*to) dx = rw_accumulate_at(RW_HERE, g->tape, *to, dx);
     if (!dx) return ctx->status ? ctx->status : RW_ERR_MEMORY;
-    assert(dx->dtype == x->dtype && x->id < g->node.first_output);
     *to = dx;
     return RW_OK;
 }

@@ -3,9 +3,9 @@
 
 #include "base/alloc.h"
 #include "base/utf8.h"
+#include "ops/float8/fp8_scaling_ops.h"
 #include "record/quantization_counts.h"
-#include "record/recipe_queries.h"
-#include "record/scaling_ops.h"
+#include "record/recipe_slots.h"
 #include "run/run_advance.h"
 
 #include <math.h>

@@ -6,8 +6,7 @@
 
 #include "autodiff/costs.h"
 #include "base/alloc.h"
-#include "record/bias_gradients.h"
-#include "record/pass_ops.h"
+#include "ops/common/pass_ops.h"
 #include "remat/schedule/fused_update.h"
 
 #include <math.h>
@@ -66,7 +65,7 @@ static bool is_replay(const struct rw_problem *p, const struct rw_action *a)
 static bool is_of_model(const struct rw_problem *p, const struct rw_action *a)
 {
     const struct rw_node *const node = &p->t->nodes[a->node];
-    return !is_replay(p, a) && !(node->adjoint && rw_bias_of(p->t->ctx->ops[node->op]) >= 0);
+    return !is_replay(p, a) && !(node->adjoint && p->t->ctx->ops[node->op]->bias);
 }
 
 static void count_cost(const struct rw_problem *p, const struct rw_schedule *s, rw_cost *cost)

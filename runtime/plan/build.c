@@ -3,15 +3,15 @@
 #include "plan/build.h"
 
 #include "base/alloc.h"
+#include "ops/common/pass_ops.h"
 #include "place/arena.h"
 #include "plan/addressable_arena.h"
 #include "plan/assemble.h"
-#include "plan/fastest_in_budget.h"
 #include "plan/dump_passes.h"
-#include "record/pass_ops.h"
+#include "plan/fastest_in_budget.h"
 #include "record/unmatched_policy_names.h"
-#include "remat/policy/policy_to_choice.h"
 #include "remat/policy/offload_fraction.h"
+#include "remat/policy/policy_to_choice.h"
 
 #include <assert.h>
 #include <string.h>

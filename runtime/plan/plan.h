@@ -28,7 +28,7 @@ struct rw_plan_slot {
     uint32_t value; /* a base */
 };
 
-/* Two actions that one kernel computes (record/pass_ops.h): `first`, and `last`, the next or the next but one. They
+/* Two actions that one kernel computes (ops/common/pass_ops.h): `first`, and `last`, the next or the next but one. They
    are executed one by one if an observer looks at each, or if lanes are synchronized between them. */
 struct rw_fused_actions {
     uint32_t first, last;

@@ -1,25 +1,11 @@
 /*
- * The public edge. Each function of include/rewind begins with one of these lines; tests/tools/public_entry_macros.py
- * fails for one that does not:
- *
- *     RW_ENTER(context, failure);            runs, plans, creates or changes something
- *     RW_ENTER_RECORDING(context, failure);  records: a gradient rule may call it as well
- *     RW_ENTER_OP(t);                        the same for a function that returns a tensor
- *     RW_ENTER_ANYWHERE;                     computes with floating-point numbers and has no context to disturb
- *     RW_LOOKS_ONLY;                         neither computes nor changes anything
- *
- * All but the last set the library's floating-point mode until the function returns (base/caller_float_mode.h), so the
- * line is the first one: no number is computed before it. The first three refuse a call from a custom function that the
- * library itself is executing, a kernel or another member of an rw_op_def. They then return `failure`, and the error,
- * which is sticky, names caller and callee. The context may be NULL. rewind/op.h lists the calls that such functions
- * may make.
- *
- * The cost is two reads of registers and one of memory.
+ * The public edge of functions that execute, plan, create or change something, and the calls of custom functions that
+ * it guards against. base/public_entry.h describes the edge.
  */
 #ifndef RW_RECORD_API_ENTRY_H
 #define RW_RECORD_API_ENTRY_H
 
-#include "base/caller_float_mode.h"
+#include "base/public_entry.h"
 
 #include <rewind/op.h>
 
@@ -28,31 +14,6 @@
 static inline const char *rw_file_of(rw_site at)
 {
     return at.file ? at.file : RW_NO_FILE;
-}
-
-/* Which function of a custom op the library is calling; later ones may make fewer calls. */
-enum rw_callback {
-    RW_CALLBACK_NONE,
-    RW_CALLBACK_RULE,  /* grad, recompute_output: records */
-    RW_CALLBACK_QUERY, /* check, cost, draws, workspace: may only describe their call */
-    RW_CALLBACK_KERNEL
-};
-
-/* First in rw_context. */
-struct rw_edge {
-    unsigned char callback; /* enum rw_callback: the function that is running */
-    unsigned char refused;  /* it has made an illegal call */
-};
-
-/* A tape begins with its context, a context with its rw_edge. */
-static inline rw_context *rw_edge_context(const rw_tape *t)
-{
-    return t ? *(rw_context *const *)(const void *)t : NULL;
-}
-
-static inline enum rw_callback rw_edge_callback(const rw_context *ctx)
-{
-    return ctx ? (enum rw_callback) * (const unsigned char *)(const void *)ctx : RW_CALLBACK_NONE;
 }
 
 /* Records the error of a refused call; function as the source names it. Always true. */
@@ -65,19 +26,9 @@ static inline bool rw_edge_refuses(const rw_context *ctx, enum rw_callback allow
     return rw_refuse_callback(ctx, function);
 }
 
-#define RW_PUT_MODE_ASIDE_(prints)                                                       \
-    struct rw_caller_mode caller_mode_ __attribute__((cleanup(rw_caller_mode_leave)));   \
-    rw_caller_mode_enter(&caller_mode_, prints)
-
-#define RW_ENTER_ANYWHERE RW_PUT_MODE_ASIDE_(true)
 #define RW_ENTER(context, failure) \
     RW_PUT_MODE_ASIDE_(true);      \
     if (rw_edge_refuses(context, RW_CALLBACK_NONE, __func__)) return failure
-#define RW_ENTER_RECORDING(context, failure) \
-    RW_PUT_MODE_ASIDE_(false);               \
-    if (rw_edge_refuses(context, RW_CALLBACK_RULE, __func__)) return failure
-#define RW_ENTER_OP(t) RW_ENTER_RECORDING(rw_edge_context(t), NULL)
-#define RW_LOOKS_ONLY (void)0
 
 /* The context of an object with a member ctx, NULL for NULL. */
 #define RW_CONTEXT_OF(object) ((object) ? (object)->ctx : NULL)

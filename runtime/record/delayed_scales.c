@@ -2,7 +2,7 @@
 #include "record/delayed_scales.h"
 
 #include "base/alloc.h"
-#include "record/recipe_queries.h"
+#include "record/recipe_slots.h"
 #include "record/tape_key_words.h"
 
 #include <rewind/ops.h>
@@ -13,13 +13,13 @@ static uint32_t weight_of(const rw_tape *t, const struct rw_delayed_rows *d, con
     return rw_delayed_row_of(d, t->leaves[weight->leaf].serial);
 }
 
-static uint32_t row_of(uint32_t weight, enum rw_delayed_operand which)
+static uint32_t row_of(uint32_t weight, rw_delayed_operand which)
 {
     return weight * RW_DELAYED_OPERANDS + (uint32_t)which;
 }
 
 bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed_scaling *delayed, rw_tensor *weight,
-                        enum rw_delayed_operand which, struct rw_delayed_slot *ret)
+                        rw_delayed_operand which, struct rw_delayed_slot *ret)
 {
     const struct rw_delayed_rows *const d = rw_delayed_rows(delayed);
     const uint32_t number = weight_of(t, d, weight);

@@ -1,8 +1,6 @@
 /* Decides whether a handle is valid for a call, and words the fault. */
 #include "record/handle_check.h"
 
-#include "record/op_checks.h"
-
 #include <rewind/ops.h>
 
 #include <stdio.h>
@@ -71,7 +69,10 @@ const char *rw_fault_text(char *text, const rw_tensor *x, const char *argument, 
 
 bool rw_operand_check(rw_site at, const rw_tape *t, const rw_tensor *x, const char *what, const char *argument)
 {
+    RW_ENTER_RECORDING(t, false);
     const char *const fault = t ? rw_operand_fault(t, x) : "";
+    if (!what) what = "rw_operand_check";
+    if (!argument) argument = "x";
     if (!fault) return true;
     if (t && t->origin.adjoint && !x) return false; /* in a rule, NULL results of failed ops are not an error */
     if (t && t->composite && !t->origin.adjoint) what = t->composite;

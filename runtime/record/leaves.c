@@ -2,7 +2,6 @@
 #include "base/alloc.h"
 #include "base/round_up.h"
 #include "record/handle_check.h"
-#include "record/op_checks.h"
 #include "record/tape_key_words.h"
 
 #include <string.h>

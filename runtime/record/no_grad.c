@@ -8,7 +8,7 @@
 
 rw_status rw_no_grad_begin(rw_tape *t)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_no_grad_begin", "t");
     t->open_no_grads++;
     return RW_OK;
@@ -16,7 +16,7 @@ rw_status rw_no_grad_begin(rw_tape *t)
 
 rw_status rw_no_grad_end(rw_tape *t)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_no_grad_end", "t");
     if (!t->open_no_grads)
         return rw_fail(t->ctx, RW_ERR_REGION,

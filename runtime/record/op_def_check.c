@@ -1,6 +1,6 @@
 /* Validates the definition of an op. */
+#include "ops/common/pass_ops.h"
 #include "record/context.h"
-#include "record/pass_ops.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,10 +17,6 @@ static const char *name_fault(const rw_op_def *op)
         return "name: expected one that no built-in op has, got a built-in op's";
     if ((op->flags & ~PUBLIC_FLAGS) && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
         return "flags: expected bits of rw_op_flags, got others";
-    if (op->parts && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
-        return "parts: expected NULL, got a function; only built-in ops have one";
-    if (op->bias && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
-        return "bias: expected 0, got another number; only built-in ops have one";
     if (op->fused && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
         return "fused: expected NULL, got a pair; only built-in ops have one";
     return op->check ? NULL : "check is NULL; expected a function";
@@ -55,6 +51,8 @@ rw_status rw_op_def_fault(const rw_op_def *op, rw_device kind, char *text, size_
                                                 RW_OP_MAX_OPERANDS, op->n_inputs);
     else if (!counts(op->n_outputs, 1)) snprintf(text, size, "n_outputs: expected 1 to %d or RW_OP_VARIADIC, got %d",
                                                  RW_OP_MAX_OPERANDS, op->n_outputs);
+    else if (op->bias < 0 || (op->n_inputs >= 0 && op->bias >= op->n_inputs && op->bias))
+        snprintf(text, size, "bias: expected the number of an input or 0, got %d", op->bias);
     else if (!overwrites_soundly(op)) snprintf(text, size, "inplace: expected operands of the op, got others");
     else if (!(op->flags & RW_OP_VIEW) && !op->kernel[kind]) {
         snprintf(text, size, "kernel: expected one for the device %s, got NULL", rw_device_name(kind));

@@ -1,8 +1,8 @@
 /* Contents of parameters and buffers: writes, addresses, initial values. */
 #include "base/alloc.h"
+#include "ops/random/random_fill.h"
 #include "record/context.h"
 #include "record/gradient_state.h"
-#include "record/random_fill.h"
 #include "record/param.h"
 
 #include <float.h>

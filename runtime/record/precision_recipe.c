@@ -2,10 +2,11 @@
 #include "record/precision_recipe.h"
 
 #include "base/alloc.h"
+#include "ops/float8/fp8_scaling_ops.h"
 #include "record/delayed_scales.h"
 #include "record/fp8_weight_cache.h"
-#include "record/recipe_queries.h"
-#include "record/scaling_ops.h"
+#include "record/handle_check.h"
+#include "record/recipe_slots.h"
 
 #include <rewind/ops.h>
 
@@ -80,7 +81,7 @@ static rw_status check_delayed(rw_site at, const rw_tape *t, const rw_recipe *re
 /* The recipe is copied. With delayed scaling, its gradient_dtype replaces the recipe's, which may be unset. */
 rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_recipe_begin", "t");
     rw_context *const ctx = t->ctx;
     if (!recipe) return rw_fail_null(ctx, "rw_recipe_begin", "recipe");
@@ -109,7 +110,7 @@ rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe)
 
 rw_status rw_recipe_end_at(rw_site at, rw_tape *t)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_recipe_end", "t");
     const struct rw_tape_recipe *const r = rw_recipe_open(t);
     if (!r)
@@ -173,8 +174,9 @@ rw_dtype rw_recipe_dtype(const rw_tape *t, const rw_op_def *op, int i, rw_dtype 
     return rw_op_set_has(op->cast_widest, i) ? widest : has;
 }
 
-rw_dtype rw_recipe_lowers(const rw_tape *t, const rw_tensor *x)
+rw_dtype rw_recipe_low_dtype(const rw_tape *t, const rw_tensor *x)
 {
+    RW_LOOKS_ONLY;
     const rw_dtype has = rw_tensor_dtype(x);
     return t && rw_dtype_is_float(has) ? lowered(open_kind(t), has) : has;
 }
@@ -184,17 +186,19 @@ static rw_tensor *in_type(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype (*type)
 {
     const rw_dtype has = rw_tensor_dtype(x);
     if (!t || !x || !rw_dtype_is_float(has) || type(open_kind(t), has) == has) return x;
-    rw_tensor *const v = rw_operand_at(at, t, x, t->composite);
+    rw_tensor *const v = rw_operand_at(at, t, x, t->composite ? t->composite : "rw_recipe_lower");
     return v ? rw_recipe_cast(t, v, type(open_kind(t), has), at) : NULL;
 }
 
-rw_tensor *rw_lowered_at(rw_site at, rw_tape *t, rw_tensor *x)
+rw_tensor *rw_recipe_lower_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
+    RW_ENTER_OP(t);
     return in_type(at, t, x, lowered);
 }
 
-rw_tensor *rw_raised_at(rw_site at, rw_tape *t, rw_tensor *x)
+rw_tensor *rw_recipe_raise_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
+    RW_ENTER_OP(t);
     return in_type(at, t, x, raised);
 }
 
@@ -289,8 +293,9 @@ struct rw_tensor *rw_recipe_cast(rw_tape *t, struct rw_tensor *x, rw_dtype dtype
     return y;
 }
 
-const rw_recipe *rw_recipe_of_codes(const rw_tape *t)
+const rw_recipe *rw_recipe_fp8(const rw_tape *t)
 {
+    RW_LOOKS_ONLY;
     return t && open_kind(t) == RW_RECIPE_F8 ? &rw_recipe_open(t)->recipe : NULL;
 }
 
@@ -301,14 +306,14 @@ static uint64_t origin_of(const rw_quantize_params *p, const rw_delayed_scaling 
     return RW_SCALING_COUNT + rw_delayed_rows(delayed)->scale->serial;
 }
 
-/* RW_OK, or the error of the context. The amax is returned for delayed scaling. */
-static rw_status make_codes(rw_site at, rw_tape *t, struct rw_tensor *x, const rw_quantize_params *p,
-                            const struct rw_delayed_slot *slot, const struct rw_counts_slot *counted,
-                            struct rw_kept_values *ret)
+/* Quantizes x and records its amax and its counts, if they have a row. RW_OK, or the error of the context. */
+static rw_status quantize_in_slot(rw_site at, rw_tape *t, struct rw_tensor *x, const rw_quantize_params *p,
+                                  const struct rw_delayed_slot *slot, const struct rw_counts_slot *counted,
+                                  struct rw_kept_values *ret)
 {
     rw_tensor *amax = NULL, *counts = NULL, *scale = NULL, *const given = slot->scale ? slot->scale : rw_none();
     rw_tensor *const y = rw_quantize_counted_at(at, t, x, given, p, &scale, &amax, counted ? &counts : NULL);
-    if (!y) return t->ctx->status;
+    if (!y) return t->ctx->status ? t->ctx->status : RW_ERR_ARGUMENT;
     *ret = (struct rw_kept_values){ { y, scale, slot->scale ? amax : NULL } };
     const rw_status status = slot->scale ? rw_delayed_note(t, slot->buffer, slot->row, amax) : RW_OK;
     return !status && counted ? rw_counts_note(t, counted->buffer, counted->row, counts) : status;
@@ -317,7 +322,7 @@ static rw_status make_codes(rw_site at, rw_tape *t, struct rw_tensor *x, const r
 /* The key of a weight whose FP8 data is kept; false for everything else. A tape with graphs keeps none: its values are
    those of the latest launch, whatever the weight was when they were recorded. */
 static bool key_of(const rw_tape *t, const struct rw_tensor *x, const rw_recipe *recipe, uint64_t origin,
-                   enum rw_delayed_operand which, struct rw_kept_key *ret)
+                   rw_delayed_operand which, struct rw_kept_key *ret)
 {
     if (!recipe->keep_weights || which != RW_DELAYED_WEIGHT || !is_of_context(t, x)) return false;
     if (t->bereft || t->n_users > 1) return false;
@@ -337,16 +342,32 @@ static bool find_kept(rw_site at, rw_tape *t, const struct rw_kept_key *key, con
     return true;
 }
 
-/* Scales are the output after the data. */
-rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantize_params *params,
-                              const rw_recipe *recipe, rw_tensor *weight, enum rw_delayed_operand which,
-                              rw_tensor **ret_scale)
+/* NULL, or why no operand can be quantized now; recorded. x and weight must be values of the tape. */
+static rw_status check_fp8(rw_site at, rw_tape *t, const char *what, const rw_tensor *x, const rw_tensor *weight)
 {
-    if (rw_recipe_open(t)->bereft) {
-        rw_fail(t->ctx, RW_ERR_ARGUMENT, "linear at %s:%d: expected the open recipe's delayed scaling, got one that "
-                "was destroyed; call rw_recipe_end() first", rw_file_of(at), at.line);
-        return NULL;
+    if (!t) return rw_fail_null(NULL, what, "t");
+    const char *const name = t->composite ? t->composite : what;
+    if (!rw_recipe_fp8(t))
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: expected an open recipe of RW_RECIPE_F8, got none", name,
+                       rw_file_of(at), at.line);
+    if (rw_recipe_open(t)->bereft)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: expected the open recipe's delayed scaling, got one that "
+                       "was destroyed; call rw_recipe_end() first", name, rw_file_of(at), at.line);
+    for (int i = 0; i < 2; i++) {
+        const rw_tensor *const v = i ? weight : x;
+        const char *const fault = rw_value_fault(t, v);
+        char text[RW_FAULT_TEXT];
+        if (fault)
+            return rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: %s", name, rw_file_of(at), at.line,
+                           rw_fault_text(text, v, i ? "weight" : "x", "a value of the tape", fault));
     }
+    return RW_OK;
+}
+
+/* Scales are the output after the data. */
+static rw_tensor *codes_of(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantize_params *params,
+                           const rw_recipe *recipe, rw_tensor *weight, rw_delayed_operand which, rw_tensor **ret_scale)
+{
     const rw_delayed_scaling *const delayed = recipe->delayed;
     struct rw_delayed_slot slot = { 0 };
     struct rw_counts_slot counted;
@@ -370,8 +391,81 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
     }
     if (delayed && !rw_delayed_slot_at(at, t, delayed, weight, which, &slot)) return NULL;
     const bool is_counted = rw_counts_slot_at(at, t, weight, which, &counted);
-    if (make_codes(at, t, x, params, &slot, is_counted ? &counted : NULL, &values)) return NULL;
+    if (quantize_in_slot(at, t, x, params, &slot, is_counted ? &counted : NULL, &values)) return NULL;
     note(t, x, values.value[RW_KEPT_CODES], origin);
     *ret_scale = values.value[RW_KEPT_SCALE];
     return keeps && rw_kept_codes_store(at, t, &key, &values) ? NULL : values.value[RW_KEPT_CODES];
+}
+
+rw_tensor *rw_recipe_quantize_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantize_params *params,
+                                 rw_tensor *weight, rw_delayed_operand operand, rw_tensor **ret_scale)
+{
+    RW_ENTER_OP(t);
+    if (check_fp8(at, t, "rw_recipe_quantize", x, weight)) return NULL;
+    const rw_quantize_params defaults = { .dtype = RW_F8_E4M3 }, *const p = params ? params : &defaults;
+    const bool is_operand = operand == RW_DELAYED_INPUT || operand == RW_DELAYED_WEIGHT;
+    if (!is_operand || (p->dtype && p->dtype != RW_F8_E4M3) || !ret_scale) {
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_recipe_quantize at %s:%d: expected RW_DELAYED_INPUT or _WEIGHT, f8_e4m3 "
+                "and where the scale is stored, got another operand, another type or NULL", rw_file_of(at), at.line);
+        return NULL;
+    }
+    const rw_recipe own = *rw_recipe_fp8(t); /* a copy: recording may move the recipe */
+    return codes_of(at, t, x, p, &own, weight, operand, ret_scale);
+}
+
+/* Buffers of a slot by their ID plus 1, so that zero is none. */
+rw_status rw_recipe_gradient_slot_at(rw_site at, rw_tape *t, rw_tensor *weight, rw_recipe_slot *ret_slot,
+                                     rw_tensor **ret_scale)
+{
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
+    const rw_status status = check_fp8(at, t, "rw_recipe_gradient_slot", weight, weight);
+    if (status) return status;
+    if (!ret_slot || !ret_scale)
+        return rw_fail_null(t->ctx, "rw_recipe_gradient_slot", ret_slot ? "ret_scale" : "ret_slot");
+    const rw_delayed_scaling *const delayed = rw_recipe_fp8(t)->delayed;
+    struct rw_counts_slot counts;
+    struct rw_delayed_slot slot;
+    rw_recipe_slot found = { { 0 }, { 0 } };
+    const bool is_counted = rw_counts_slot_at(at, t, weight, RW_DELAYED_GRADIENT, &counts);
+    if (delayed && !rw_delayed_slot_at(at, t, delayed, weight, RW_DELAYED_GRADIENT, &slot))
+        return t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
+    if (is_counted) found.counts_[0] = counts.buffer + 1, found.counts_[1] = counts.row;
+    if (delayed) found.amax_[0] = slot.buffer + 1, found.amax_[1] = slot.row;
+    *ret_slot = found;
+    *ret_scale = delayed ? slot.scale : rw_none();
+    return RW_OK;
+}
+
+/* Is it none, or a row of a buffer of that type and rank? */
+static bool is_row(const rw_context *ctx, const uint32_t *slot, rw_dtype dtype, int rank)
+{
+    if (!slot[0]) return true;
+    const struct rw_param *const p = slot[0] <= ctx->n_ids ? ctx->by_id[slot[0] - 1] : NULL;
+    const rw_layout *const l = p ? rw_layout_of(ctx, &p->tensor) : NULL;
+    return l && (rw_dtype)p->tensor.dtype == dtype && l->rank == rank && slot[1] < l->dim[0];
+}
+
+rw_tensor *rw_recipe_quantize_gradient_at(rw_site at, rw_tape *t, rw_tensor *dy, rw_tensor *scale,
+                                          const rw_quantize_params *params, const rw_recipe_slot *slot,
+                                          rw_tensor **ret_scale)
+{
+    RW_ENTER_OP(t);
+    const bool has_arguments = t && slot && ret_scale;
+    if (!has_arguments) {
+        rw_fail_null(t ? t->ctx : NULL, "rw_recipe_quantize_gradient", !t ? "t" : !slot ? "slot" : "ret_scale");
+        return NULL;
+    }
+    const bool is_given = scale && scale != rw_none();
+    if (!scale || is_given != (slot->amax_[0] != 0) || !is_row(t->ctx, slot->amax_, RW_F32, 1) ||
+        !is_row(t->ctx, slot->counts_, RW_I32, 2)) {
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_recipe_quantize_gradient at %s:%d: expected a slot and the scale of one "
+                "rw_recipe_gradient_slot(), got others", rw_file_of(at), at.line);
+        return NULL;
+    }
+    const struct rw_delayed_slot delayed = { is_given ? scale : NULL, slot->amax_[0] - 1, slot->amax_[1] };
+    const struct rw_counts_slot counts = { slot->counts_[0] - 1, slot->counts_[1] };
+    struct rw_kept_values values;
+    if (quantize_in_slot(at, t, dy, params, &delayed, slot->counts_[0] ? &counts : NULL, &values)) return NULL;
+    *ret_scale = values.value[RW_KEPT_SCALE];
+    return values.value[RW_KEPT_CODES];
 }

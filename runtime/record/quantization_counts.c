@@ -2,9 +2,9 @@
 #include "record/quantization_counts.h"
 
 #include "base/alloc.h"
+#include "ops/float8/fp8_scaling_ops.h"
 #include "record/delayed_scales.h"
-#include "record/recipe_queries.h"
-#include "record/scaling_ops.h"
+#include "record/recipe_slots.h"
 
 static void release(struct rw_counts *c)
 {
@@ -95,7 +95,7 @@ void rw_counts_close(const rw_context *ctx, const void *watcher)
     if (c && c->watcher == watcher) c->watcher = NULL;
 }
 
-bool rw_counts_slot_at(rw_site at, const rw_tape *t, const struct rw_tensor *weight, enum rw_delayed_operand which,
+bool rw_counts_slot_at(rw_site at, const rw_tape *t, const struct rw_tensor *weight, rw_delayed_operand which,
                        struct rw_counts_slot *ret)
 {
     const struct rw_counts *const c = rw_counts_of(t->ctx);

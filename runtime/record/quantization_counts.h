@@ -1,6 +1,6 @@
 /*
  * Counts of quantization for a monitor: which row belongs to which operand of which weight, and its call site. Each
- * quantize op of a watched operand counts (scaling_ops.h, enum rw_codes_number); a commit at the end of backward
+ * quantize op of a watched operand counts (fp8_scaling_ops.h, enum rw_codes_number); a commit at the end of backward
  * records the counts (autodiff/fp8_amax.h); io/monitor_fp8_stats.c reads them.
  */
 #ifndef RW_RECORD_QUANTIZATION_COUNTS_H

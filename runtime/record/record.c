@@ -5,11 +5,10 @@
  * and copies that were recorded for it are rolled back to a mark. So the arrays only grow after all memory is reserved.
  */
 #include "base/alloc.h"
+#include "ops/common/pass_ops.h"
 #include "record/api_entry.h"
-#include "record/handle_check.h"
 #include "record/arg_eval_order_check.h"
-#include "record/op_checks.h"
-#include "record/pass_ops.h"
+#include "record/handle_check.h"
 #include "record/precision_recipe.h"
 #include "record/tape_key_words.h"
 
@@ -101,8 +100,9 @@ static rw_status check_output(rw_op_call *call, int i)
     return rw_op_error(call, RW_ERR_ARGUMENT, "output: expected 0 to %d, the op's outputs, got %d", most - 1, i);
 }
 
-rw_status rw_op_shape(rw_op_call *call, rw_shape shape)
+rw_status rw_op_check_shape(rw_op_call *call, rw_shape shape)
 {
+    RW_LOOKS_ONLY;
     char text[RW_FAULT_MAX];
     const rw_status status = rw_shape_fault(RW_F32, shape, text, sizeof text);
     return status ? rw_op_error(call, status, "%s", text) : RW_OK;
@@ -190,7 +190,7 @@ static size_t subject_of(const char *text)
 
 rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt, ...)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     char text[512];
     va_list args;
     va_start(args, fmt);
@@ -511,7 +511,8 @@ static bool know_op(struct recording *r)
     return r->op_index != RW_NONE_ID;
 }
 
-rw_tensor *rw_refuse_no_tape(rw_site at, const char *what, rw_tensor *const *in, size_t n)
+/* NULL, with the error of a call without a tape: its inputs may lead to a context for it, if their number is valid. */
+static rw_tensor *refuse_no_tape(rw_site at, const char *what, rw_tensor *const *in, size_t n)
 {
     rw_context *ctx = NULL;
     for (size_t i = 0; !ctx && in && n <= RW_OP_MAX_OPERANDS && i < n && i < FEW; i++) ctx = rw_tensor_context(in[i]);
@@ -522,7 +523,7 @@ rw_tensor *rw_refuse_no_tape(rw_site at, const char *what, rw_tensor *const *in,
 /* A call without a tape or an op. */
 static rw_tensor *refuse_nothing(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, size_t n)
 {
-    if (!t) return rw_refuse_no_tape(at, op && op->name ? op->name : "rw_apply", in, n);
+    if (!t) return refuse_no_tape(at, op && op->name ? op->name : "rw_apply", in, n);
     rw_fail(rw_tape_context(t), RW_ERR_ARGUMENT, "rw_apply at %s:%d: op is NULL; expected the definition of an op",
             rw_file_of(at), at.line);
     return NULL;
@@ -577,6 +578,22 @@ static bool may_draw(struct recording *r)
     return false;
 }
 
+/* The parts that an op reads in place of a value are inputs, and the value was recorded before. */
+static bool reads_parts_soundly(struct recording *r, const void *attrs)
+{
+    if (!r->op->parts) return true;
+    int64_t whole = 0;
+    const enum rw_callback before = rw_callback_enter(r->ctx, RW_CALLBACK_QUERY);
+    const int parts = r->op->parts(attrs, &whole);
+    if (rw_callback_leave(r->ctx, before)) return false;
+    if (!parts || (parts > 0 && parts <= r->n && whole >= 0 && whole < (int64_t)r->tape->n_values)) return true;
+    char text[128];
+    snprintf(text, sizeof text, "parts: expected 0 to %d inputs and the number of a value of the tape, got %d and %lld",
+             r->n, parts, (long long)whole);
+    refuse(r, RW_ERR_ARGUMENT, text);
+    return false;
+}
+
 /* Checks the call and appends the node; what it recorded for its inputs stays after the mark. */
 static bool record(struct recording *r, rw_tensor *const *in, size_t n, const void *attrs, size_t attrs_size)
 {
@@ -584,7 +601,7 @@ static bool record(struct recording *r, rw_tensor *const *in, size_t n, const vo
     if (!make_room(r)) return no_memory(r);
     if (!take_inputs(r, in) || !describe_inputs(r)) return false;
     if (!check(r, attrs) || ((r->op->flags & RW_OP_COMMIT) && !commits_soundly(r))) return false;
-    if (!may_draw(r)) return false;
+    if (!reads_parts_soundly(r, attrs) || !may_draw(r)) return false;
     if (!reserve(r, attrs_size)) return no_memory(r);
     if (r->order && !has_an_order(r)) return false;
     if (r->ctx->eager) mark(r);

@@ -56,7 +56,7 @@ rw_status rw_open_check(const rw_tape *t, const char *what)
    change together. */
 rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "ckpt_begin", "t");
     rw_context *const ctx = t->ctx;
     if (!name || !*name || strpbrk(name, ",+;:/"))
@@ -83,7 +83,7 @@ rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
 /* A policy or a recipe that began inside the region must have ended, so that regions, policies and recipes nest. */
 rw_status ckpt_end_at(rw_site at, rw_tape *t)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "ckpt_end", "t");
     if (t->open_region == RW_NONE_ID)
         return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: expected an open region, got none; call "
@@ -151,7 +151,7 @@ static rw_status refuse_budget(const rw_tape *t, const struct rw_policy *policy,
 
 rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "ckpt_policy_begin", "t");
     rw_context *const ctx = t->ctx;
     if (!spec) return rw_fail_null(ctx, "ckpt_policy_begin", "spec");
@@ -179,7 +179,7 @@ rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec)
 
 rw_status ckpt_policy_end_at(rw_site at, rw_tape *t)
 {
-    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    RW_ENTER_RECORDING(t, RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "ckpt_policy_end", "t");
     if (t->open_part == RW_NONE_ID)
         return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: expected an open policy, got none; call "

@@ -3,6 +3,10 @@
 
 #include "record/tape.h"
 
+#include <rewind/composite.h>
+
+#include <string.h>
+
 struct rw_tape_mark rw_tape_mark(const rw_tape *t)
 {
     return (struct rw_tape_mark){ t->n_nodes,   t->n_operands, t->n_attrs, t->n_values,
@@ -33,18 +37,68 @@ void rw_tape_rollback(rw_tape *t, const struct rw_tape_mark *mark)
     t->ticket_end = mark->ticket_end;
 }
 
-struct rw_composite rw_composite_begin(rw_tape *t, const char *name)
+/* What rw_composite_end() restores: the mark, and scopes, which a cut for planning does not change. */
+struct composite_state {
+    struct rw_tape_mark mark;
+    uint64_t step;
+    size_t regions, parts, recipes, retained;
+    uint32_t open_region, open_part, open_recipe, open_no_grads;
+};
+_Static_assert(sizeof(struct composite_state) <= sizeof((rw_composite *)0)->state_, "rw_composite.state_");
+
+rw_composite rw_composite_begin(rw_tape *t, const char *name)
 {
-    if (!t) return (struct rw_composite){ 0 };
-    const struct rw_composite c = { t, t->composite, rw_tape_mark(t) };
+    RW_ENTER_RECORDING(t, ((rw_composite){ 0 }));
+    if (!t) return (rw_composite){ 0 };
+    rw_composite c;
+    c.tape = t;
+    c.within = t->composite;
+    const struct composite_state state = { rw_tape_mark(t), t->step, t->n_regions, t->n_parts, t->n_recipes,
+                                           t->n_retained, t->open_region, t->open_part, t->open_recipe,
+                                           t->open_no_grads };
+    memcpy(c.state_, &state, sizeof state);
     if (!t->composite) t->composite = name;
     return c;
 }
 
-rw_tensor *rw_composite_end(const struct rw_composite *c, rw_tensor *result)
+/* Scopes that began since then are removed with their nodes, and ones that ended are open again. */
+static void reopen_scopes(rw_tape *t, const struct composite_state *state)
 {
-    if (!c->t) return result;
-    if (!result) rw_tape_rollback(c->t, &c->mark);
-    c->t->composite = c->within;
-    return result;
+    t->n_regions = state->regions;
+    t->n_parts = state->parts;
+    t->n_recipes = state->recipes;
+    t->n_retained = state->retained;
+    t->open_region = state->open_region;
+    for (uint32_t i = t->open_region; i != RW_NONE_ID; i = t->regions[i].parent) t->regions[i].end = RW_NONE_ID;
+    t->open_part = state->open_part;
+    for (uint32_t i = t->open_part; i != RW_NONE_ID; i = t->parts[i].parent) t->parts[i].end = RW_NONE_ID;
+    t->open_recipe = state->open_recipe;
+    t->open_no_grads = state->open_no_grads;
+}
+
+/* Why the tape cannot be set back; NULL if it can. */
+static const char *composite_fault(const rw_tape *t, const struct composite_state *state)
+{
+    if (t->step != state->step) return "before the next rw_tape_reset(), got one after it";
+    const bool is_cut = state->mark.nodes > t->n_nodes || state->mark.values > t->n_values;
+    return is_cut ? "before that of the surrounding function, got one after it" : NULL;
+}
+
+rw_tensor *rw_composite_end(const rw_composite *c, rw_tensor *result)
+{
+    RW_ENTER_OP(c ? c->tape : NULL);
+    if (!c || !c->tape) return result;
+    rw_tape *const t = c->tape;
+    struct composite_state state;
+    memcpy(&state, c->state_, sizeof state);
+    const char *const fault = composite_fault(t, &state);
+    t->composite = c->within;
+    if (fault) {
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_composite_end: expected a call %s", fault);
+        return NULL;
+    }
+    if (result) return result;
+    rw_tape_rollback(t, &state.mark);
+    reopen_scopes(t, &state);
+    return NULL;
 }

@@ -1,7 +1,7 @@
 /* The sticky error of a context: the first one, until it is cleared. And the last error of calls without a context,
    per thread. */
+#include "base/null_argument_text.h"
 #include "record/context.h"
-#include "record/op_checks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -65,6 +65,12 @@ bool rw_refuse_callback(const rw_context *read_only, const char *function)
     return true;
 }
 
+bool rw_recording_refused(const rw_tape *t, const char *function)
+{
+    RW_LOOKS_ONLY; /* the caller does the work for which a mode is set */
+    return rw_edge_refuses(rw_edge_context(t), RW_CALLBACK_RULE, function ? function : __func__);
+}
+
 rw_status rw_check_runs(rw_context *ctx, const char *what)
 {
     if (!ctx->plan_only) return RW_OK;
@@ -100,48 +106,6 @@ bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtyp
     const rw_status status = rw_shape_fault(dtype, shape, text, sizeof text);
     if (status) rw_fail(ctx, status, "%s at %s:%d: %s", what, rw_file_of(at), at.line, text);
     return !status;
-}
-
-const char *rw_expected_of_null(const char *argument)
-{
-    static const struct {
-        const char *argument, *expected;
-    } known[] = {
-        { "t", "a tape" },
-        { "ctx", "a context" },
-        { "x", "a tensor, or an array of n tensors" },
-        { "loss", "a tensor" },
-        { "param", "a parameter" },
-        { "opt", "an optimizer" },
-        { "optimizer", "an optimizer" },
-        { "average", "an average of weights" },
-        { "s", "a loss scaler" },
-        { "d", "a delayed scaling" },
-        { "g", "a graph; in a gradient rule, the call that it was given" },
-        { "monitor", "a monitor" },
-        { "checkpoint", "a checkpoint" },
-        { "params", "its parameters" },
-        { "recipe", "a precision recipe" },
-        { "values", "the values of the step" },
-        { "groups", "an array of n_groups groups" },
-        { "grown", "an array of n scaled steps" },
-        { "choice", "an rw_moe_choice with k, the experts per token" },
-        { "why", "the memory for the reason" },
-        { "routes", "the routes of rw_moe_route()" },
-        { "data", "the memory to read or write" },
-        { "extra", "extra_bytes bytes" },
-        { "path", "the name of a file" },
-        { "name", "a name" },
-        { "spec", "a policy" },
-        { "out", "the stream or memory to write to" },
-        { "points", "an array of n points" },
-        { "n", "the length of the array" },
-        { "parts", "an array of n parts" },
-    };
-    if (!strncmp(argument, "ret", 3)) return "where the result is stored";
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(known[i].argument, argument)) return known[i].expected;
-    return "a valid pointer";
 }
 
 bool rw_count_check(rw_context *ctx, const char *what, size_t n)

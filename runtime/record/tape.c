@@ -8,7 +8,6 @@
 #include "record/tape.h"
 
 #include "base/alloc.h"
-#include "record/op_checks.h"
 
 #include <rewind/ops.h>
 #include <float.h>
@@ -103,6 +102,7 @@ static void end_step(rw_tape *t)
     t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;
     t->n_regions = t->n_parts = 0;
     t->open_no_grads = 0;
+    t->composite = NULL;
     t->n_effects = t->n_retained = 0;
     t->open_region = t->open_part = t->open_recipe = RW_NONE_ID;
     t->bereft = false;
@@ -245,9 +245,22 @@ static double amount(double x)
     return x > 0 ? fmin(x, DBL_MAX) : 0;
 }
 
+/* In a check (state_) the outputs are not described yet, and do not count. */
+double rw_op_operand_bytes(const rw_op_call *call)
+{
+    RW_ENTER_ANYWHERE;
+    double bytes = 0;
+    const int n_out = call && !call->state_ ? call->n_outputs : 0;
+    for (int i = 0; call && i < call->n_inputs; i++)
+        bytes += (double)call->in[i].layout->numel * (double)rw_dtype_size(call->in[i].dtype);
+    for (int i = 0; i < n_out; i++)
+        bytes += (double)call->out[i].layout->numel * (double)rw_dtype_size(call->out[i].dtype);
+    return bytes;
+}
+
 rw_op_cost rw_call_cost(const rw_op_call *call)
 {
-    if (!call->op->cost) return (rw_op_cost){ .bytes = rw_cost_bytes(call) };
+    if (!call->op->cost) return (rw_op_cost){ .bytes = rw_op_operand_bytes(call) };
     const enum rw_callback before = rw_callback_enter(call->ctx, RW_CALLBACK_QUERY);
     const rw_op_cost c = call->op->cost(call);
     rw_callback_leave(call->ctx, before);

@@ -24,17 +24,4 @@ void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark);
 /* Rolls back as if nothing had been recorded since: the next op draws the same numbers again. */
 void rw_tape_rollback(rw_tape *t, const struct rw_tape_mark *mark);
 
-/*
- * A function that records several nodes, or a leaf and then perhaps no node. Between begin and end, messages of nodes
- * name the function; `end` with NULL rolls everything back. Both accept a NULL tape.
- */
-struct rw_composite {
-    rw_tape *t;
-    const char *within; /* the surrounding composite function, NULL for none */
-    struct rw_tape_mark mark;
-};
-
-struct rw_composite rw_composite_begin(rw_tape *t, const char *name);
-rw_tensor *rw_composite_end(const struct rw_composite *c, rw_tensor *result);
-
 #endif

@@ -2,7 +2,7 @@
 #include "run/commit_rollback.h"
 
 #include "base/alloc.h"
-#include "record/pass_ops.h"
+#include "ops/common/pass_ops.h"
 #include "run/enforce_total_budget.h"
 
 struct rw_commit_rollback {

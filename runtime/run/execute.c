@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "base/float_mode.h"
 #include "base/round_up.h"
-#include "record/pass_ops.h"
-#include "run/failure_message.h"
+#include "ops/common/pass_ops.h"
 #include "run/copy_lane_sync.h"
+#include "run/failure_message.h"
 
 #include <stdio.h>
 

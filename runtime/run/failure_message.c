@@ -1,7 +1,7 @@
 /* Composes the message of a failed action: op, call site, and the range of its integer inputs. */
 #include "run/failure_message.h"
 
-#include "record/pass_ops.h"
+#include "ops/common/pass_ops.h"
 
 #include <stdio.h>
 

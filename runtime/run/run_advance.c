@@ -3,13 +3,13 @@
 #include "run/run_advance.h"
 
 #include "base/alloc.h"
+#include "ops/common/pass_ops.h"
 #include "record/gradient_state.h"
-#include "record/pass_ops.h"
+#include "run/commit_rollback.h"
+#include "run/enforce_total_budget.h"
+#include "run/execute.h"
 #include "run/failure_message.h"
 #include "run/source_addresses.h"
-#include "run/enforce_total_budget.h"
-#include "run/commit_rollback.h"
-#include "run/execute.h"
 
 #include <assert.h>
 

@@ -8,12 +8,12 @@
 
 #include "autodiff/roots.h"
 #include "base/alloc.h"
+#include "ops/common/pass_ops.h"
 #include "plan/cache.h"
-#include "record/pass_ops.h"
 #include "run/run_advance.h"
 #include "run/source_addresses.h"
-#include "verify/report.h"
 #include "verify/observer.h"
+#include "verify/report.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -338,7 +338,8 @@ static bool may_call(const struct call *c, enum way way)
                                              "rw_recipe_begin", "rw_recipe_end", "rw_no_grad_begin", "rw_no_grad_end",
                                              "rw_grad", "rw_refuse", "rw_grad_set", "rw_grad_set_sum",
                                              "rw_moe_route", "rw_moe_count", "rw_topk", "rw_split", "rw_unbind",
-                                             "rw_assign" };
+                                             "rw_assign", "rw_recording_refused", "rw_operand_check",
+                                             "rw_composite_begin", "rw_recipe_gradient_slot" };
     static const char *const creating[] = { "rw_param", "rw_param_with", "rw_buffer", "rw_gradient" };
     if (c->legal) return true;
     if (way != BY_RULE) return false;
@@ -349,11 +350,13 @@ static bool may_call(const struct call *c, enum way way)
     return c->returns == TENSOR;
 }
 
-/* Refused for its arguments before anything else, because no rule is running. */
+/* Refused for its arguments before anything else, or returns its argument, because no rule is running. */
 static bool takes_a_rule(const struct call *c)
 {
     static const char *const names[] = { "rw_grad_set", "rw_grad_set_sum", "rw_grad_accumulator", "rw_grad_wide_addend",
-                                         "rw_op_output", "rw_op_output_like", "rw_op_output_view", "rw_op_error" };
+                                         "rw_op_output", "rw_op_output_like", "rw_op_output_view", "rw_op_error",
+                                         "rw_grad_set_columns", "rw_grad_set_columns_of_pieces", "rw_grad_columns",
+                                         "rw_grad_set_whole", "rw_composite_end" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], c->name)) return true;
     return false;

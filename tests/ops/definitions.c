@@ -4,7 +4,7 @@
  *
  * REWIND_TEST_SHOW=1 build/tests/definitions prints the trials and the share of the bound that each uses.
  */
-#include "record/pass_ops.h"
+#include "ops/common/pass_ops.h"
 #include "support/definition_runner.h"
 
 #include <criterion/criterion.h>

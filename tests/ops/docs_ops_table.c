@@ -7,8 +7,8 @@
  * REWIND_OPS_TABLE=docs/ops.md build/tests/docs_ops_table writes the page.
  */
 #include "autodiff/planning_problem.h"
+#include "ops/common/pass_ops.h"
 #include "ops/docs_ops_table_calls.h"
-#include "record/pass_ops.h"
 #include "support/op_run.h"
 #include "support/support.h"
 

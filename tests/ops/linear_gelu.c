@@ -6,8 +6,8 @@
 #include "support/compare.h"
 #include "support/support.h"
 
+#include "ops/common/pass_ops.h"
 #include "ops/matmul/matmul.h"
-#include "record/pass_ops.h"
 #include "record/context.h"
 
 #include <criterion/criterion.h>
@@ -158,7 +158,7 @@ static struct bytes slopes(rw_dtype dtype, rw_shape shape, int threads, bool wan
     rw_tensor *const bias = rw_scale(b.t, rw_randn(b.t, dtype, RW_SHAPE(n)), 1);
     if (wanted) rw_require_grad(b.t, bias);
     rw_tensor *const y = rw_linear_gelu(b.t, x, w, bias);
-    rw_tensor *const up = threads > 1 ? rw_randn(b.t, dtype, shape) : rw_fill_at(RW_HERE, b.t, dtype, RW_SCALAR, 0.75);
+    rw_tensor *const up = threads > 1 ? rw_randn(b.t, dtype, shape) : rw_full_at(RW_HERE, b.t, dtype, RW_SCALAR, 0.75);
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, up), RW_ALL_AXES, false)), RW_OK, "%s",
                  rw_error_message(b.ctx));
     add(&r, b.t, rw_gradient(x)), add(&r, b.t, rw_gradient(w));

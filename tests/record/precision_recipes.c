@@ -543,3 +543,100 @@ Test(precision_recipes, are_closed_where_they_were_opened)
     expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "expected an open recipe, got none");
     fixture_close(&b);
 }
+
+/* ---- for functions that record several ops ---- */
+
+Test(precision_recipes, what_a_composite_function_asks)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(4, 8)), *const i = rw_input(b.t, RW_I32, RW_SHAPE(2),
+                                                                                       NULL, 0);
+    rw_init_normal(x, 0, 1);
+    cr_expect_eq(rw_recipe_lower(b.t, x), x);
+    cr_expect_eq(rw_recipe_low_dtype(b.t, x), RW_F32);
+    rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_BF16 });
+    rw_tensor *const low = rw_recipe_lower(b.t, x);
+    cr_assert_not_null(low, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(rw_tensor_dtype(low), RW_BF16);
+    cr_expect_eq(rw_recipe_lower(b.t, x), low, "one cast per step");
+    cr_expect_eq(rw_recipe_low_dtype(b.t, x), RW_BF16);
+    cr_expect_eq(rw_tensor_dtype(rw_recipe_raise(b.t, low)), RW_F32);
+    cr_expect_eq(rw_recipe_lower(b.t, i), i);
+    cr_expect_eq(rw_recipe_low_dtype(b.t, i), RW_I32);
+    cr_expect_null(rw_recipe_lower(b.t, NULL));
+    cr_expect_null(rw_recipe_fp8(b.t));
+    rw_recipe_end(b.t);
+    cr_expect_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
+static void expect_refused(struct fixture *b, const void *result, const char *text)
+{
+    cr_expect_null(result, "%s", text);
+    cr_expect_eq(rw_error_status(b->ctx), RW_ERR_ARGUMENT, "%s: %s", text, rw_error_message(b->ctx));
+    cr_expect(strstr(rw_error_message(b->ctx), text), "\"%s\" is not in: %s", text, rw_error_message(b->ctx));
+    rw_error_clear(b->ctx);
+}
+
+/* The data is that of rw_quantize(), once per step for a parameter; its gradient's slot is empty without histories. */
+Test(precision_recipes, fp8_data_for_a_product_of_the_caller)
+{
+    struct fixture b = fixture_open(1, 1);
+    const rw_quantize_params p = { .power_of_two = true };
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(8, 4)), *scale = NULL, *other = NULL;
+    rw_init_normal(w, 0, 1);
+    rw_tensor *const value = rw_operand_at(RW_HERE, b.t, w, "product");
+    expect_refused(&b, rw_recipe_quantize(b.t, value, &p, value, RW_DELAYED_WEIGHT, &scale), "open recipe");
+    rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_F8 });
+    cr_assert_not_null(rw_recipe_fp8(b.t));
+    cr_expect_eq(rw_recipe_fp8(b.t)->kind, RW_RECIPE_F8);
+    rw_tensor *const codes = rw_recipe_quantize(b.t, value, &p, value, RW_DELAYED_WEIGHT, &scale);
+    cr_assert_not_null(codes, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(rw_recipe_quantize(b.t, value, &p, value, RW_DELAYED_WEIGHT, &other), codes);
+    cr_expect_eq(other, scale);
+    unsigned char a[32], same[32];
+    cr_assert_eq(rw_read(b.t, codes, a, sizeof a), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, rw_quantize(b.t, value, RW_NONE, &p, &other, NULL), same, sizeof same), RW_OK);
+    cr_expect_arr_eq(a, same, sizeof a);
+    rw_recipe_slot slot, forged = { { 1, 0 }, { 0, 0 } };
+    cr_assert_eq(rw_recipe_gradient_slot(b.t, value, &slot, &other), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(other, RW_NONE);
+    cr_expect_eq(slot.amax_[0], 0);
+    cr_expect_not_null(rw_recipe_quantize_gradient(b.t, value, RW_NONE, &p, &slot, &other));
+    expect_refused(&b, rw_recipe_quantize_gradient(b.t, value, RW_NONE, &p, &forged, &other), "expected a slot");
+    expect_refused(&b, rw_recipe_quantize_gradient(b.t, value, value, &p, &forged, &other), "expected a slot");
+    expect_refused(&b, rw_recipe_quantize_gradient(b.t, value, RW_NONE, &p, NULL, &other), "slot is NULL");
+    expect_refused(&b, rw_recipe_quantize(b.t, w, &p, value, RW_DELAYED_WEIGHT, &scale), "a value of the tape");
+    expect_refused(&b, rw_recipe_quantize(b.t, value, &p, value, RW_DELAYED_GRADIENT, &scale), "RW_DELAYED_INPUT");
+    rw_recipe_end(b.t);
+    fixture_close(&b);
+}
+
+/* With histories the slot has a row, its scale is a value of the tape, and the amax of the gradient is recorded. */
+Test(precision_recipes, the_slot_of_a_gradient_under_delayed_scaling)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(8, 4)), *scale = NULL, *of_codes = NULL;
+    rw_init_normal(w, 0, 1);
+    rw_delayed_scaling *d = NULL;
+    cr_assert_eq(rw_delayed_scaling_create(&d, b.ctx, NULL), RW_OK);
+    rw_tensor *const value = rw_operand_at(RW_HERE, b.t, w, "product");
+    rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_F8, .delayed = d });
+    rw_recipe_slot slot;
+    cr_assert_eq(rw_recipe_gradient_slot(b.t, value, &slot, &scale), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_neq(scale, RW_NONE);
+    cr_expect_neq(slot.amax_[0], 0);
+    cr_expect_eq(slot.amax_[1], RW_DELAYED_GRADIENT);
+    const rw_quantize_params p = { RW_F8_E5M2, RW_SCALING_TENSOR, true };
+    cr_expect_not_null(rw_recipe_quantize_gradient(b.t, value, scale, &p, &slot, &of_codes), "%s",
+                       rw_error_message(b.ctx));
+    expect_refused(&b, rw_recipe_quantize_gradient(b.t, value, RW_NONE, &p, &slot, &of_codes), "expected a slot");
+    slot.amax_[1] = 1000;
+    expect_refused(&b, rw_recipe_quantize_gradient(b.t, value, scale, &p, &slot, &of_codes), "expected a slot");
+    rw_tensor *const gone = rw_scale(b.t, value, 2);
+    cr_expect_eq(rw_recipe_gradient_slot(b.t, gone, &slot, &scale), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    rw_recipe_end(b.t);
+    rw_delayed_scaling_destroy(&d);
+    fixture_close(&b);
+}

@@ -2,9 +2,9 @@
    context refuses. */
 #include "support/support.h"
 
-#include "record/pass_ops.h"
-#include "record/tape.h"
+#include "ops/common/pass_ops.h"
 #include "record/policy.h"
+#include "record/tape.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

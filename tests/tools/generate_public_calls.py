@@ -25,7 +25,10 @@ rw_context_dropped_effects rw_generator_get rw_none rw_axes_ rw_recovery_name rw
 rw_monitor_get_numbers rw_monitor_get_site rw_monitor_get_group rw_monitor_get_alert rw_costs_count
 rw_lr_schedule_rate rw_moe_capacity rw_quantized_bytes rw_kernel_parallel
 rw_delayed_scaling_row rw_weight_average_of rw_grad_tape rw_grad_attrs rw_grad_n_inputs rw_grad_n_outputs rw_grad_input
-rw_grad_output rw_grad_upstream rw_grad_wanted rw_grad_dtype rw_grad_is_differentiable rw_nonfinite_print ckpt_policy
+rw_grad_output rw_grad_upstream rw_grad_wanted rw_grad_dtype rw_grad_is_differentiable rw_grad_wants_columns
+rw_grad_is_whole rw_grad_pieces_want_columns rw_grad_whole rw_grad_whole_wanted rw_op_check_shape rw_op_operand_bytes
+rw_tensor_producer rw_tensor_producer_input rw_tensor_is_decided rw_tensor_number rw_recipe_low_dtype rw_recipe_fp8
+rw_nonfinite_print ckpt_policy
 ckpt_unmatched_names ckpt_cause_name ckpt_report_print rw_version rw_record_clip rw_record_scaler rw_record_update
 rw_record_update_inside rw_record_delayed_scaling rw_record_custom
 """.split()
@@ -68,7 +71,8 @@ BY_TYPE = {
     'size_t *': ('&w->count', NULLS),
     'char *': ('w->bytes', NULLS),
 }
-NAMED = {'path': ('w->path', NULLS + ['""', '"/no/such/folder/file"'])}
+NAMED = {'path': ('w->path', NULLS + ['""', '"/no/such/folder/file"']),
+         'function': ('"rw_recording_refused"', NULLS), 'argument': ('"x"', NULLS)}
 LENGTH = ('1', ['0', 'SIZE_MAX', 'SIZE_MAX / 4 + 2', '((size_t)1 << 32) + 1'])
 OBJECTS = ['optimizer', 'weight_average', 'scaler', 'delayed_scaling', 'graph', 'monitor', 'checkpoint']
 

@@ -14,9 +14,10 @@ import sys
 
 # Valid arguments by type. A struct that is only written gets memory of its own.
 BY_TYPE = {
-    'rw_site': 'RW_HERE', 'rw_tape *': 'w->t', 'double': '0.5', 'int': '1', 'int32_t': '1', 'int64_t': '1',
-    'uint32_t': 'RW_ALL_AXES', 'unsigned': '1', 'bool': 'false', 'size_t': '64', 'rw_tensor **': 'w->out',
-    'const char *': '"full"', 'const void *': 'w->bytes', 'void *': 'w->bytes', 'rw_dtype': 'RW_F32',
+    'rw_site': 'RW_HERE', 'rw_tape *': 'w->t', 'const rw_tape *': 'w->t', 'double': '0.5', 'int': '1', 'int32_t': '1',
+    'int64_t': '1', 'uint32_t': 'RW_ALL_AXES', 'unsigned': '1', 'bool': 'false', 'size_t': '64',
+    'rw_tensor **': 'w->out', 'const char *': '"full"', 'const void *': 'w->bytes', 'void *': 'w->bytes',
+    'rw_dtype': 'RW_F32',
     'rw_shape': 'RW_SHAPE(4, 4)', 'rw_graph **': '&w->graph', 'FILE *': 'w->file', 'rw_custom_grad_fn': 'no_gradient',
     'const rw_weight_average *': 'w->average', 'rw_optimizer *': 'w->optimizer', 'rw_scaler *': 'w->scaler',
     'const rw_delayed_scaling *': 'w->delayed', 'const rw_op_def *': '&same_op', 'const int64_t *': 'w->sizes',
@@ -80,7 +81,7 @@ def main():
         if not any('rw_tensor' in kind for kind in kinds) and \
                 not any(structs.get(kind[6:-2]) for kind in kinds if kind.startswith('const ')):
             continue
-        if 'rw_grad_call *' in kinds:  # only for gradient rules
+        if any('rw_grad_call *' in kind for kind in kinds):  # only for gradient rules
             continue
         many, at, values = 'rw_tensor *const *' in kinds, 0, []
         for kind, argument in arguments:

@@ -197,7 +197,8 @@ OP(overwriter = { .name = "overwriter",
 OP(committer = { .name = "committer", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .flags = RW_OP_COMMIT });
 OP(flag_20 = { .name = "flag_20", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .flags = 1 << 20 });
 OP(flag_16 = { .name = "flag_16", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .flags = 1 << 16 });
-OP(biased = { .name = "biased", .n_inputs = 2, .n_outputs = 1, .check = fine, KERNEL, .bias = 1 });
+OP(biased = { .name = "biased", .n_inputs = 2, .n_outputs = 1, .check = fine, KERNEL, .bias = 2 });
+OP(biased_minus = { .name = "biased_minus", .n_inputs = 2, .n_outputs = 1, .check = fine, KERNEL, .bias = -1 });
 OP(says_none = { .name = "says_none", .n_inputs = 1, .n_outputs = 1, .check = says_nothing, KERNEL });
 OP(says_second = { .name = "says_second", .n_inputs = 1, .n_outputs = 2, .check = names_second_of_two, KERNEL });
 OP(rank_100 = { .name = "rank_100", .n_inputs = 1, .n_outputs = 1, .check = of_rank_100, KERNEL });
@@ -333,6 +334,7 @@ static void definitions(struct trial *m, struct world *w)
     RECORD("flag_16", RW_ERR_ARGUMENT, flag_16);
     RECORD("flag_20", RW_ERR_ARGUMENT, flag_20);
     RECORD("biased", RW_ERR_ARGUMENT, biased);
+    RECORD("biased_minus", RW_ERR_ARGUMENT, biased_minus);
     RECORD("says_none", RW_ERR_ARGUMENT, says_none);
     RECORD("says_second", RW_ERR_ARGUMENT, says_second);
     RECORD("rank_100", RW_ERR_SHAPE, rank_100);
@@ -512,6 +514,12 @@ static void calls(struct trial *m, struct world *w)
     TENSOR("my_op", RW_ERR_ARGUMENT, rw_operand_at(RW_HERE, t, RW_NONE, "my_op"));
     TENSOR("my_op", RW_ERR_ARGUMENT, rw_operand_at(RW_HERE, t, w->alien_p, "my_op"));
     TENSOR("my_op", RW_ERR_ARGUMENT, rw_operand_at(RW_HERE, t, w->v_grad, "my_op"));
+    TENSOR("my_op", RW_ERR_ARGUMENT, rw_operand_check(RW_HERE, t, w->dead, "my_op", "x"));
+    TENSOR("my_op", RW_ERR_ARGUMENT, rw_operand_check(RW_HERE, t, w->alien_p, "my_op", "x"));
+    TENSOR("rw_operand_check", RW_ERR_ARGUMENT, rw_operand_check(RW_HERE, t, NULL, NULL, NULL));
+    TENSOR("accumulate", RW_ERR_SHAPE, rw_accumulate(t, w->p, w->transposed));
+    TENSOR("rw_recipe_quantize", RW_ERR_ARGUMENT,
+           rw_recipe_quantize(t, w->p, NULL, w->p, RW_DELAYED_INPUT, (rw_tensor **)(void *)w->out));
     STATUS("my_op", RW_ERR_SHAPE, rw_refuse_at(RW_HERE, t, RW_ERR_SHAPE, "my_op: expected yes, got no"));
     SILENT("my_op", RW_ERR_SHAPE, rw_refuse_at(RW_HERE, NULL, RW_ERR_SHAPE, "my_op: expected yes, got no"));
     ALLOWED("rw_tensor_layout", !rw_tensor_layout(NULL) && !rw_tensor_layout(RW_NONE));

@@ -1,6 +1,6 @@
 /* Definitions of routing and layers of experts (rewind/moe.h), FP8 data and quantized weights (rewind/float8.h,
    quantized.h). */
-#include "record/scaling_ops.h"
+#include "ops/float8/fp8_scaling_ops.h"
 #include "support/definition_runner.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Random numbers in host memory. ops/random implements them. */
-#ifndef RW_RECORD_RANDOM_FILL_H
-#define RW_RECORD_RANDOM_FILL_H
+#ifndef RW_OPS_RANDOM_RANDOM_FILL_H
+#define RW_OPS_RANDOM_RANDOM_FILL_H
 
 #include <rewind/op.h>
 

@@ -1,6 +1,6 @@
 /* Ops of optimizers and averages: updates, their rows, and clipping. ops/optim implements them. */
-#ifndef RW_RECORD_UPDATE_OPS_H
-#define RW_RECORD_UPDATE_OPS_H
+#ifndef RW_OPS_OPTIM_UPDATE_OPS_H
+#define RW_OPS_OPTIM_UPDATE_OPS_H
 
 #include <rewind/op.h>
 

@@ -1,6 +1,6 @@
 /* Ops that passes record themselves, and what passes know of an op without its name. ops/ implements the ops. */
-#ifndef RW_RECORD_PASS_OPS_H
-#define RW_RECORD_PASS_OPS_H
+#ifndef RW_OPS_COMMON_PASS_OPS_H
+#define RW_OPS_COMMON_PASS_OPS_H
 
 #include <rewind/op.h>
 
@@ -14,12 +14,6 @@ enum {
 
 /* A dense copy, which recording inserts before an op that does not accept a strided input. */
 extern const rw_op_def rw_op_contiguous;
-
-/* A tensor of one value, with which differentiation starts. */
-rw_tensor *rw_fill_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, double value);
-
-/* sum + term, in place of either at its last use: how differentiation adds contributions. */
-rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *term);
 
 /*
  * A kernel that computes two ops at once, bit-identical to running both: rw_op_def.fused of the first one. A loss is
