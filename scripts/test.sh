@@ -500,6 +500,13 @@ simulator_texts() (
         <(sed -n 's/^| `\(\(ops\|runtime\)[^`]*\)` | \([0-9]*\) |.*/\1:\3/p' tests/ptx/README.md | sort)
 )
 
+# The ops of tests/op_library, compiled against public headers. Exits with status 77 if the folder was configured before
+# by another script, without them.
+op_library() {
+    [ -x "$REWIND_BUILD/tests/op_library/op_library" ] || { echo "without -Dops_as_library=enabled"; return 77; }
+    "$REWIND_BUILD/tests/op_library/op_library"
+}
+
 # Queues tests that are not suites: programs outside the tree, the tools' output, examples.
 programs() {
     local example
@@ -517,7 +524,6 @@ programs() {
     later check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
     later check "the binary interface is that of its record" "$rewind_root/tests/tools/abi.py" "$REWIND_BUILD"
     [ -z "$full" ] || later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
-    [ -z "$full" ] || later check "mutated sources compile" "$rewind_root/scripts/mutation.sh" --compile
     [ -z "$full" ] || later optional "Debian packages" "$rewind_root/scripts/debian.sh"
     [ -z "$full" ] || later script "ARM64 under an emulator" "$rewind_root/scripts/arm64.sh"
     later optional "machine code of the CUDA kernels" \
@@ -536,7 +542,8 @@ plainly_simulated() {
 
 main() {
     phase "the build"
-    rewind_install && { rewind_install doxygen; rewind_build "$REWIND_BUILD" ${full:+-Dgpu_arch=80,90}; } ||
+    local options=(-Dops_as_library=enabled ${full:+-Dgpu_arch=80,90})
+    rewind_install && { rewind_install doxygen; rewind_build "$REWIND_BUILD" "${options[@]}"; } ||
         { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
     log=$(mktemp)
     trap 'rm -rf "$log" "$log".*' EXIT
@@ -555,6 +562,7 @@ main() {
     check "each mutation has its place" "$rewind_root/tests/mutation/campaign.py" check
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     check "bytes that all processors share" platform_bytes
+    optional "ops of four families as a library of their own" op_library
     metamorphic
     [ -z "$full" ] || full_products
     if [ -z "$quick" ]; then
