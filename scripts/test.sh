@@ -524,6 +524,7 @@ programs() {
     later check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
     later check "the binary interface is that of its record" "$rewind_root/tests/tools/abi.py" "$REWIND_BUILD"
     [ -z "$full" ] || later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
+    [ -z "$full" ] || later check "mutated sources compile" "$rewind_root/scripts/mutation.sh" --compile
     [ -z "$full" ] || later optional "Debian packages" "$rewind_root/scripts/debian.sh"
     [ -z "$full" ] || later script "ARM64 under an emulator" "$rewind_root/scripts/arm64.sh"
     later optional "machine code of the CUDA kernels" \

@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "record/handle_check.h"
 #include "record/param.h"
-#include "record/pass_ops.h"
+#include "ops/common/pass_ops.h"
 
 struct custom {
     struct rw_step_recorder recorder; /* must be first */

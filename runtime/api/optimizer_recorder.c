@@ -5,7 +5,7 @@
 #include "api/recorder_list.h"
 #include "base/alloc.h"
 #include "record/gradient_state.h"
-#include "record/pass_ops.h"
+#include "ops/common/pass_ops.h"
 
 struct recorder {
     struct rw_step_recorder recorder; /* must be first */

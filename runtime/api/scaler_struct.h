@@ -5,7 +5,7 @@
 #include "api/cached_update_plan.h"
 #include "autodiff/recorder.h"
 #include "base/weak_refs.h"
-#include "record/scaling_ops.h"
+#include "ops/optim/loss_scaling_ops.h"
 
 /* A scaler as a recorder: in a list, and in the plans of its calls. */
 struct rw_scaler_recorder {

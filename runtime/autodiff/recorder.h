@@ -18,7 +18,7 @@
  * the recorders alone, so a forward that a read has begun goes on, and plans of steps are shared.
  *
  * A plan with recorders is not cached, because nothing else can use it. Recorders count the effects of their commits
- * themselves: the run counts only those with RW_OP_OWN_COUNTED (record/pass_ops.h).
+ * themselves: the run counts only those with RW_OP_OWN_COUNTED (ops/common/pass_ops.h).
  */
 #ifndef RW_AUTODIFF_RECORDER_H
 #define RW_AUTODIFF_RECORDER_H
