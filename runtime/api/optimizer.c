@@ -487,16 +487,18 @@ rw_status rw_optimizer_prepare(rw_optimizer *opt, enum rw_optimizer_sums sums)
         status = ctx->device->upload(ctx->device_state, opt->uploaded[g]->data, &opt->rows[opt->pieces.first[g]],
                                      opt->uploaded[g]->bytes);
     if (status) return rw_fail(ctx, status, "rw_optimizer_step: the device failed");
-    opt->last_sums = (uint8_t)sums;
+    opt->prepared_sums = (uint8_t)sums;
     return RW_OK;
 }
 
 void rw_optimizer_count(rw_optimizer *opt)
 {
     opt->n_updates++;
+    opt->last_sums = opt->prepared_sums;
     for (size_t i = 0; i < opt->n; i++) {
         struct rw_member *const x = &opt->members[i];
         rw_gradient_used(&x->param->gradient);
+        x->updated = x->due;
         if (!x->due) continue;
         x->step++;
         x->version = ++x->param->version;

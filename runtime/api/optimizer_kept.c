@@ -20,20 +20,26 @@ static rw_status read_group_sums(rw_optimizer *opt, size_t group, double (*room)
     return status;
 }
 
+/* Those of a parameter that the last update left out are of an earlier one: no op has written them since. */
+static rw_status read_sums_apart(const rw_optimizer *opt, double (*ret)[RW_UPDATE_SUMS])
+{
+    const rw_context *const ctx = opt->ctx;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < opt->n; i++)
+        if (opt->members[i].updated)
+            status = ctx->device->download(ctx->device_state, ret[i], opt->members[i].sums->data, sizeof *ret);
+    return status;
+}
+
 /* Reads the sums per parameter, or per piece of a group. */
 static rw_status read_all_sums(rw_optimizer *opt, double (*ret)[RW_UPDATE_SUMS])
 {
-    rw_context *const ctx = opt->ctx;
     rw_status status = RW_OK;
-    if (opt->last_sums == RW_SUMS_APART) {
-        for (size_t i = 0; !status && i < opt->n; i++)
-            status = ctx->device->download(ctx->device_state, ret[i], opt->members[i].sums->data, sizeof *ret);
-        return status;
-    }
-    double(*const room)[RW_UPDATE_SUMS] = rw_malloc(RW_GROUP_MAX * sizeof *room);
-    if (!room) return RW_ERR_MEMORY;
     for (size_t i = 0; i < opt->n; i++)
         for (int j = 0; j < RW_UPDATE_SUMS; j++) ret[i][j] = 0;
+    if (opt->last_sums == RW_SUMS_APART) return read_sums_apart(opt, ret);
+    double(*const room)[RW_UPDATE_SUMS] = rw_malloc(RW_GROUP_MAX * sizeof *room);
+    if (!room) return RW_ERR_MEMORY;
     for (size_t g = 0; !status && g < opt->pieces.n_groups; g++) status = read_group_sums(opt, g, room, ret);
     rw_free(room);
     return status;

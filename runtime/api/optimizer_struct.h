@@ -38,6 +38,7 @@ struct rw_member {
     uint64_t step;           /* number of updates: the bias correction of a parameter counts its own gradients */
     uint32_t version;        /* version of the parameter's contents that the master copy equals */
     bool due;                /* the prepared update includes it */
+    bool updated;            /* the last update that was counted did */
     double lr_factor;        /* rw_optimizer_set() */
     double weight_decay;     /* likewise; below zero: the optimizer's, by the parameter's rank */
 };
@@ -56,7 +57,7 @@ struct rw_optimizer {
     struct rw_param **pending, **due;
     struct rw_param **sums; /* by group; NULL: there was no observer */
     size_t n_watchers;
-    uint8_t last_sums; /* enum rw_optimizer_sums, of the last update */
+    uint8_t prepared_sums, last_sums; /* enum rw_optimizer_sums: of the prepared update, and the last one counted */
     uint64_t n_updates; /* total of this optimizer */
     size_t n, bytes;
     struct rw_update update;

@@ -193,6 +193,87 @@ Test(monitor_optimizer_stats, tells_nothing_of_an_update_that_was_left_out)
     zoo_close(&z);
 }
 
+/* ---- graphs that reach different parameters ---- */
+
+struct numbers {
+    rw_monitor_numbers all;
+    rw_monitor_group_numbers group[2];
+    unsigned alerts;
+};
+
+/* Three launches: of a graph that reaches a and b, of one that reaches a alone, of the first again. In the first launch
+   the gradient of b has an infinity. */
+static void launch_in_turn(bool inside, double max_norm, struct numbers ret[3])
+{
+    static const rw_monitor_group groups[] = { { "first", "a" }, { "second", "b" } };
+    struct fixture b = fixture_open(2, 1);
+    rw_tape *other = NULL;
+    rw_optimizer *opt = NULL;
+    rw_monitor *m = NULL;
+    rw_graph *both = NULL, *alone = NULL;
+    const float one[4] = { 1, 2, 3, 4 }, two[4] = { 10, 20, 30, 40 }, scale[4] = { 1, INFINITY, 1, 1 };
+    cr_assert_eq(rw_tape_create(&other, b.ctx), RW_OK);
+    rw_tensor *const x = rw_param(b.ctx, "a", RW_F32, RW_SHAPE(4));
+    rw_tensor *const y = rw_param(b.ctx, "b", RW_F32, RW_SHAPE(4));
+    rw_write(x, one, sizeof one);
+    rw_write(y, two, sizeof two);
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.001 }), RW_OK);
+    cr_assert_eq(rw_monitor_create(&m, b.ctx, NULL), RW_OK);
+    const rw_monitor_sources sources = { .optimizer = opt, .groups = groups, .n_groups = 2 };
+    cr_assert_eq(rw_monitor_watch(m, &sources), RW_OK);
+    rw_tensor *const factor = rw_input(b.t, RW_F32, RW_SHAPE(4), max_norm > 0 ? one : scale, sizeof scale);
+    rw_tensor *const of_both = rw_sum_all(b.t, rw_add(b.t, rw_mul(b.t, x, x), rw_mul(b.t, rw_mul(b.t, y, y), factor)));
+    rw_tensor *const of_one = rw_sum_all(other, rw_mul(other, x, x));
+    rw_graph_params p = { 0 };
+    if (max_norm > 0) p.recorders[0] = rw_record_clip(max_norm);
+    p.recorders[max_norm > 0] = inside ? rw_record_update_inside(opt) : rw_record_update(opt);
+    cr_assert_eq(rw_graph_create(&both, b.t, of_both, &p), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_graph_create(&alone, other, of_one, &p), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int s = 0; s < 3; s++) {
+        memset(&ret[s], 0, sizeof ret[s]);
+        cr_assert_eq(rw_graph_launch(s == 1 ? alone : both), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_monitor_step(m, &(rw_monitor_values){ .step = s + 1, .loss = 1 }, &ret[s].alerts), RW_OK);
+        ret[s].all = rw_monitor_get_numbers(m);
+        for (size_t i = 0; i < 2; i++) rw_monitor_get_group(m, i, &ret[s].group[i]);
+    }
+    rw_graph_destroy(&both);
+    rw_graph_destroy(&alone);
+    rw_monitor_destroy(&m);
+    rw_optimizer_destroy(&opt);
+    rw_tape_destroy(&other);
+    fixture_close(&b);
+}
+
+static bool same_number(double a, double b)
+{
+    return isnan(a) ? isnan(b) : isinf(a) || isinf(b) ? a == b : fabs(a - b) <= 1e-6 * fabs(a);
+}
+
+/* The sums of a step without b were those of the step before. */
+Test(monitor_optimizer_stats, tells_nothing_of_a_parameter_that_a_launch_does_not_reach)
+{
+    for (int clips = 0; clips < 2; clips++) {
+        struct numbers after[3], inside[3];
+        launch_in_turn(false, clips ? 1 : 0, after);
+        launch_in_turn(true, clips ? 1 : 0, inside);
+        for (int s = 0; s < 3; s++) {
+            cr_expect_eq(inside[s].alerts, after[s].alerts, "launch %d: 0x%x and 0x%x", s, inside[s].alerts,
+                         after[s].alerts);
+            cr_expect(same_number(inside[s].all.grad_norm, after[s].all.grad_norm), "launch %d: %g and %g", s,
+                      inside[s].all.grad_norm, after[s].all.grad_norm);
+            cr_expect(same_number(inside[s].all.param_norm, after[s].all.param_norm), "launch %d: %g and %g", s,
+                      inside[s].all.param_norm, after[s].all.param_norm);
+            for (int i = 0; i < 2; i++) {
+                const rw_monitor_group_numbers *const x = &inside[s].group[i], *const y = &after[s].group[i];
+                cr_expect(same_number(x->grad_norm, y->grad_norm) && same_number(x->param_norm, y->param_norm) &&
+                          same_number(x->update_ratio, y->update_ratio), "launch %d, group %d: %g, %g, %g and %g, %g, "
+                          "%g", s, i, x->grad_norm, x->param_norm, x->update_ratio, y->grad_norm, y->param_norm,
+                          y->update_ratio);
+            }
+        }
+    }
+}
+
 Test(monitor_optimizer_stats, ends_with_the_monitor)
 {
     struct zoo z = zoo_open(1);
