@@ -22,7 +22,8 @@
  * The result is bit-identical to the single calls in the same order: rw_clip_grad_norm(), rw_optimizer_step(),
  * rw_scaler_backward() and so on.
  *
- * The functions of this header check nothing. The call that gets the list does; its messages name the entry.
+ * Functions that return an entry check nothing. The call that gets the list does, and its messages name the entry. It
+ * reads the list during the call; a graph then keeps the objects alive (rw_graph_create()).
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_RECORDERS_H
@@ -75,7 +76,8 @@ struct rw_recorder_def {
 };
 
 /**
- * Adds ops of the caller, for example a gradient that is scaled per layer, or a norm that is stored in a buffer:
+ * Returns an entry for ops of the caller, for example a gradient that is scaled per layer, or a norm that is stored in
+ * a buffer:
  *
  *     static rw_tensor *halve(void *user, rw_tape *t, rw_tensor *param, rw_tensor *gradient)
  *     {
@@ -93,32 +95,34 @@ struct rw_recorder_def {
 RW_API rw_recorder rw_record_custom(const rw_recorder_def *def, void *user);
 
 /**
- * Clips gradients to a joint norm, as rw_clip_grad_norm(): a norm that is NaN or infinite makes all of them NaN.
+ * Returns an entry that clips gradients to a joint norm, as rw_clip_grad_norm(): a norm that is NaN or infinite makes
+ * all of them NaN.
  * @param max_norm above 0. Infinity changes nothing, and the norm is measured (rewind/monitor.h).
  */
 RW_API rw_recorder rw_record_clip(double max_norm);
 
 /**
- * Backward starts with the scaler's scale, gradients are divided by it, updates are skipped if one is not finite, and
- * the next scale is computed (rewind/precision.h). The loss is f32.
+ * Returns an entry of a loss scaler: backward starts with its scale, gradients are divided by it, updates are skipped
+ * if one is not finite, and the next scale is computed (rewind/precision.h). The loss is f32.
  */
 RW_API rw_recorder rw_record_scaler(rw_scaler *s);
 
 /**
- * Updates the parameters of an optimizer, as rw_optimizer_step(). A list may have several optimizers that have no
- * parameter in common. In a graph the optimizer's states must not be in a file (rw_state_offload).
+ * Returns an entry that updates the parameters of an optimizer, as rw_optimizer_step(). A list may have several
+ * optimizers that have no parameter in common. In a graph the optimizer's states must not be in a file
+ * (rw_state_offload).
  */
 RW_API rw_recorder rw_record_update(rw_optimizer *opt);
 
 /**
- * Fused updates, of a graph only: each parameter of the optimizer is updated as soon as its gradient is complete and
- * backward has read the parameter for the last time. A gradient is then live only from its first contribution to its
- * update. Parameters and losses are bit-identical to those with the update at the end, under every policy. From the
- * first launch on, the gradients of these parameters are clear and take no memory (rw_memory.gradients and .consumed)
- * until another call, such as rw_backward(), needs it. A gradient whose address rw_tensor_data() has returned keeps its
- * memory: a launch stores zeros there. Such a gradient counts as written in every step, but only parameters that the
- * step reaches are updated inside it. For another parameter of the optimizer a launch is RW_ERR_UNSUPPORTED, because
- * its update would be missing.
+ * Returns an entry for fused updates, of a graph only: each parameter of the optimizer is updated as soon as its
+ * gradient is complete and backward has read the parameter for the last time. A gradient is then live only from its
+ * first contribution to its update. Parameters and losses are bit-identical to those with the update at the end, under
+ * every policy. From the first launch on, the gradients of these parameters are clear and take no memory
+ * (rw_memory.gradients and .consumed) until another call, such as rw_backward(), needs it. A gradient whose address
+ * rw_tensor_data() has returned keeps its memory: a launch stores zeros there. Such a gradient counts as written in
+ * every step, but only parameters that the step reaches are updated inside it. For another parameter of the optimizer a
+ * launch is RW_ERR_UNSUPPORTED, because its update would be missing.
  *
  * Clipping and a scaler need all gradients before the first update, so with them backward runs twice. The first pass
  * computes the norm and whether all gradients are finite, and drops each gradient after that; the second applies the
@@ -132,7 +136,7 @@ RW_API rw_recorder rw_record_update(rw_optimizer *opt);
  */
 RW_API rw_recorder rw_record_update_inside(rw_optimizer *opt);
 
-/** Advances the histories of delayed scaling, as rw_delayed_scaling_update(). */
+/** Returns an entry that advances the histories of delayed scaling, as rw_delayed_scaling_update(). */
 RW_API rw_recorder rw_record_delayed_scaling(rw_delayed_scaling *d);
 
 /** Parameters of rw_backward_with(). All zero: nothing follows backward. */

@@ -480,7 +480,7 @@ static unsigned char *steps(bool graph, bool delayed, size_t *ret_bytes)
             rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(32, 64), data, sizeof data), w, RW_NONE);
             cr_assert_eq(rw_recipe_end(b.t), RW_OK);
             rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
-            const rw_graph_params p = { { rw_record_update(opt), rw_record_delayed_scaling(d) } };
+            const rw_graph_params p = { { rw_record_update(opt), recorded_delayed(d) } };
             const rw_status status = graph ? rw_graph_create(&g, b.t, loss, &p) : rw_backward(b.t, loss);
             cr_assert_eq(status, RW_OK, "%s", rw_error_message(b.ctx));
         }

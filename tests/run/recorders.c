@@ -619,7 +619,7 @@ Test(recorders, a_backward_with_a_list_without_memory_can_be_repeated)
     same(&calls, &failed, "after failures");
 }
 
-/* A step that a scaler has skipped in between counts: the plan of the list is made again. */
+/* A step that a scaler has skipped in between counts: the list is planned again. */
 Test(recorders, an_optimizer_that_counts_on_the_device_is_planned_again)
 {
     struct outcome o[2];
