@@ -128,6 +128,7 @@ static rw_status third_kernel(const rw_kernel *k)
 {
     const float *const x = k->in[0].data;
     float *const y = k->out[0].data;
+    cr_assert(mode_is_default(), "a kernel begins in the mode %#x", mode_register());
     for (int64_t i = 0; i < k->in[0].layout->numel; i++) y[i] = x[i] / 3 * 0x1p-125f * 0x1p125f;
     if (inside >= 0) set_mode(inside);
     return RW_OK;

@@ -6,6 +6,7 @@
 #define RW_TESTS_MODE_REGISTER_H
 
 #include <fenv.h>
+#include <stdbool.h>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -54,6 +55,18 @@ static inline void mode_register_add(unsigned bits)
     (void)bits;
 }
 #endif
+
+/* Is it C's default mode? */
+static inline bool mode_is_default(void)
+{
+#if defined(__x86_64__)
+    return (_mm_getcsr() & ~0x3fu) == 0x1f80; /* without the raised exceptions */
+#elif defined(__aarch64__)
+    return rw_fpcr() == RW_FPCR_NORMAL;
+#else
+    return fegetround() == FE_TONEAREST;
+#endif
+}
 
 /* Sets C's default mode. */
 static inline void mode_reset(void)
