@@ -9,13 +9,15 @@
  */
 #include "figure.h"
 
-#include <oneapi/dnnl/dnnl.h>
+#include "device/cpu/onednn.h"
+#include "device/cpu/onednn_api.h"
+
 #include <omp.h>
 #include <rewind/rewind.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS_MAX = 64, THREADS_MAX = 8, KINDS = 3 };
+enum { ROUNDS_MAX = 64, THREADS_MAX = 8, KINDS = 3 }; /* in the order of rw_onednn_conv */
 static const char *const ops[KINDS] = { "conv2d", "conv2d_data", "conv2d_weight" };
 static const char *const names[KINDS] = { "y", "dx", "dweight" };
 
@@ -118,7 +120,7 @@ struct theirs {
     dnnl_memory_t image, result, weight[KINDS];
 };
 
-static dnnl_memory_t memory_of(struct theirs *r, const dnnl_memory_desc_t *d)
+static dnnl_memory_t memory_of(struct theirs *r, rw_onednn_const_desc d)
 {
     dnnl_memory_t m = NULL;
     void *data = NULL;
@@ -127,40 +129,49 @@ static dnnl_memory_t memory_of(struct theirs *r, const dnnl_memory_desc_t *d)
     return m;
 }
 
+/* The operands of a layer, images with channels last, and weights in the layout that the library prefers. */
+enum { IMAGE, RESULT, WEIGHT, WEIGHT_SUM, DESCS };
+
+static bool describe(const struct layer *l, rw_dtype dtype, rw_onednn_desc *d)
+{
+    const int64_t out = (l->side - 1) / l->stride + 1;
+    const dnnl_dims_t x = { l->n, l->c, l->side, l->side }, y = { l->n, l->oc, out, out };
+    const dnnl_dims_t w = { l->oc, l->c, l->k, l->k };
+    const dnnl_data_type_t type = dtype == RW_BF16 ? dnnl_bf16 : dnnl_f32;
+    return !rw_onednn_desc_by_tag(&d[IMAGE], 4, x, type, dnnl_nhwc) &&
+           !rw_onednn_desc_by_tag(&d[RESULT], 4, y, type, dnnl_nhwc) &&
+           !rw_onednn_desc_by_tag(&d[WEIGHT], 4, w, type, dnnl_format_tag_any) &&
+           !rw_onednn_desc_by_tag(&d[WEIGHT_SUM], 4, w, dnnl_f32, dnnl_format_tag_any);
+}
+
+/* Creates the primitive of one of the products, and its weight. */
+static bool add_primitive(struct theirs *r, const struct layer *l, const rw_onednn_desc *d, int kind)
+{
+    const bool sums = kind == RW_ONEDNN_BACKWARD_WEIGHT;
+    const struct rw_onednn_conv_operands o = {
+        .x = d[IMAGE], .weight = d[sums ? WEIGHT_SUM : WEIGHT], .y = d[RESULT],
+        .stride = { l->stride, l->stride }, .padding = { l->k / 2, l->k / 2 }, .end = { l->k / 2, l->k / 2 },
+    };
+    const dnnl_query_t weight = sums ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
+    dnnl_primitive_desc_t pd = NULL;
+    const bool good = !rw_onednn_describe_conv(r->engine, kind, &o, NULL, NULL, &pd) &&
+                      !dnnl_primitive_create(&r->primitive[kind], pd) &&
+                      (r->weight[kind] = memory_of(r, dnnl_primitive_desc_query_md(pd, weight, 0)));
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    return good;
+}
+
 /* Creates oneDNN's primitives of a layer, in the layouts that it prefers. */
 static bool theirs_open(struct theirs *r, const struct layer *l, rw_dtype dtype)
 {
-    static const dnnl_query_t weights[KINDS] = { dnnl_query_weights_md, dnnl_query_weights_md,
-                                                 dnnl_query_diff_weights_md };
-    const int64_t out = (l->side - 1) / l->stride + 1;
-    const dnnl_dims_t x = { l->n, l->c, l->side, l->side }, y = { l->n, l->oc, out, out };
-    const dnnl_dims_t w = { l->oc, l->c, l->k, l->k }, stride = { l->stride, l->stride };
-    const dnnl_dims_t padding = { l->k / 2, l->k / 2 };
-    const dnnl_data_type_t type = dtype == RW_BF16 ? dnnl_bf16 : dnnl_f32;
-    dnnl_memory_desc_t dx, dy, dw, dw_sum;
-    dnnl_convolution_desc_t desc[KINDS];
-    dnnl_primitive_desc_t pd[KINDS] = { NULL };
+    rw_onednn_desc d[DESCS] = { NULL };
     *r = (struct theirs){ 0 };
     bool good = !dnnl_engine_create(&r->engine, dnnl_cpu, 0) &&
-                !dnnl_stream_create(&r->stream, r->engine, dnnl_stream_default_flags) &&
-                !dnnl_memory_desc_init_by_tag(&dx, 4, x, type, dnnl_nhwc) &&
-                !dnnl_memory_desc_init_by_tag(&dy, 4, y, type, dnnl_nhwc) &&
-                !dnnl_memory_desc_init_by_tag(&dw, 4, w, type, dnnl_format_tag_any) &&
-                !dnnl_memory_desc_init_by_tag(&dw_sum, 4, w, dnnl_f32, dnnl_format_tag_any) &&
-                !dnnl_convolution_forward_desc_init(&desc[0], dnnl_forward_training, dnnl_convolution_direct, &dx, &dw,
-                                                    NULL, &dy, stride, padding, padding) &&
-                !dnnl_convolution_backward_data_desc_init(&desc[1], dnnl_convolution_direct, &dx, &dw, &dy, stride,
-                                                          padding, padding) &&
-                !dnnl_convolution_backward_weights_desc_init(&desc[2], dnnl_convolution_direct, &dx, &dw_sum, NULL, &dy,
-                                                             stride, padding, padding);
-    for (int k = 0; good && k < KINDS; k++)
-        good = !dnnl_primitive_desc_create(&pd[k], &desc[k], NULL, r->engine, k ? pd[0] : NULL) &&
-               !dnnl_primitive_create(&r->primitive[k], pd[k]) &&
-               (r->weight[k] = memory_of(r, dnnl_primitive_desc_query_md(pd[k], weights[k], 0)));
-    r->image = good ? memory_of(r, &dx) : NULL;
-    r->result = good ? memory_of(r, &dy) : NULL;
-    for (int k = 0; k < KINDS; k++)
-        if (pd[k]) dnnl_primitive_desc_destroy(pd[k]);
+                !dnnl_stream_create(&r->stream, r->engine, dnnl_stream_default_flags) && describe(l, dtype, d);
+    for (int k = 0; good && k < KINDS; k++) good = add_primitive(r, l, d, k);
+    r->image = good ? memory_of(r, d[IMAGE]) : NULL;
+    r->result = good ? memory_of(r, d[RESULT]) : NULL;
+    for (int i = 0; i < DESCS; i++) rw_onednn_desc_destroy(&d[i]);
     return good && r->image && r->result;
 }
 

@@ -18,18 +18,6 @@ case ${1:-} in
 *) echo "usage: scripts/cuda12.sh [--host]" >&2; exit 2 ;;
 esac
 
-# fetch_debian PACKAGE FOLDER: unpacks a package of trixie, whatever Debian this is
-fetch_debian() {
-    local apt=$cuda12/apt options
-    options=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
-             -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root)
-    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie non-free" \
-        >"$apt/sources.list"
-    apt-get "${options[@]}" -qq update && (cd "$apt" && apt-get "${options[@]}" -qq download "$1") &&
-        dpkg -x "$apt/$1"_*.deb "$2"
-}
-
 # fetch_headers WHEEL...: into the toolkit
 fetch_headers() {
     rewind_wheels download --dest "$cuda12/wheels" "$@" || return
@@ -52,12 +40,12 @@ EOF
 make_toolkit() {
     local bin=$cuda12/toolkit/bin
     mkdir -p "$bin"
-    fetch_debian nvidia-cuda-toolkit "$cuda12/debian" && fetch_headers "${wheels[@]}" || return
+    rewind_fetch_debian non-free "$cuda12/debian" nvidia-cuda-toolkit && fetch_headers "${wheels[@]}" || return
     mv "$cuda12"/debian/usr/lib/nvidia-cuda-toolkit/bin/{nvcc,cicc,crt} \
         "$cuda12"/debian/usr/bin/{ptxas,fatbinary,cudafe++,nvlink} "$bin" || return
     printf '%s\n' 'TOP = $(_HERE_)/..' 'NVVMIR_LIBRARY_DIR = $(TOP)/libdevice' 'PATH += $(_HERE_):' \
         'INCLUDES += "-I$(TOP)/include" $(_SPACE_)' >"$bin/nvcc.profile"
-    rm -rf "$cuda12/debian" "$cuda12/apt"
+    rm -rf "$cuda12/debian"
     touch "$cuda12/made"
 }
 

@@ -96,6 +96,24 @@ rewind_setup() {
     rewind_install && rewind_configure "$REWIND_BUILD" && rewind_ninja "$REWIND_BUILD" "$@"
 }
 
+# rewind_fetch_debian COMPONENT FOLDER PACKAGE...: unpacks packages of trixie, whatever Debian this is, into the folder
+rewind_fetch_debian() {
+    local component=$1 to=$2 apt options package status
+    shift 2
+    apt=$(mktemp -d) || return
+    options=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
+             -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root
+             -o Dir::State::status=/dev/null)
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+    printf 'deb [signed-by=%s] http://deb.debian.org/debian trixie %s\n' \
+        /usr/share/keyrings/debian-archive-keyring.gpg "$component" >"$apt/sources.list"
+    apt-get "${options[@]}" -qq update && (cd "$apt" && apt-get "${options[@]}" -qq download "$@") &&
+        for package in "$apt"/*.deb; do dpkg -x "$package" "$to" || break; done
+    status=$?
+    rm -rf "$apt"
+    return $status
+}
+
 # rewind_wheels install|download OPTION FOLDER NAME...: wheels of scripts/wheels.txt, which has their hashes
 rewind_wheels() {
     local command=$1 option=$2 folder=$3 list

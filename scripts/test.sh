@@ -8,9 +8,9 @@
 #                              the slowest ones, within five minutes on two idle cores once built
 #   scripts/test.sh --full     all of that, metamorphic sessions for ten minutes instead of one
 #                              (REWIND_METAMORPHIC_SECONDS), all suites under sanitizers, CUDA kernels for every
-#                              architecture and by CUDA 12, more of them as compiled PTX, and suites once more over
-#                              everything of which they otherwise test a sample; the build for ARM64 and its suites
-#                              under an emulator: an hour and a half more
+#                              architecture and by CUDA 12, suites with oneDNN 3, more kernels as compiled PTX, and
+#                              suites once more over everything of which they otherwise test a sample; the build for
+#                              ARM64 and its suites under an emulator: two hours more
 #   scripts/test.sh --tsan     all suites, and two contexts in two threads, under ThreadSanitizer as well
 #   scripts/test.sh --valgrind all suites and that program under Valgrind as well
 #
@@ -525,6 +525,7 @@ programs() {
     later check "the binary interface is that of its record" "$rewind_root/tests/tools/abi.py" "$REWIND_BUILD"
     [ -z "$full" ] || later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
     [ -z "$full" ] || later check "mutated sources compile" "$rewind_root/scripts/mutation.sh" --compile
+    [ -z "$full" ] || later optional "suites of the CPU with oneDNN 3" "$rewind_root/scripts/onednn3.sh"
     [ -z "$full" ] || later optional "Debian packages" "$rewind_root/scripts/debian.sh"
     [ -z "$full" ] || later script "ARM64 under an emulator" "$rewind_root/scripts/arm64.sh"
     later optional "machine code of the CUDA kernels" \

@@ -51,8 +51,9 @@ static bool has_long_rows(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     static const enum rw_onednn_conv kinds[] = { RW_ONEDNN_FORWARD, RW_ONEDNN_BACKWARD_DATA,
                                                  RW_ONEDNN_BACKWARD_WEIGHT };
-    const struct rw_conv_signature s = { .kind = kinds[kind], .c = c->c, .ow = c->ow, .kh = c->kh, .kw = c->kw,
-                                         .groups = c->groups, .stride = { c->stride[0], c->stride[1] },
+    const struct rw_conv_signature s = { .kind = kinds[kind], .h = c->h, .w = c->w, .c = c->c, .oc = c->oc,
+                                         .ow = c->ow, .kh = c->kh, .kw = c->kw, .groups = c->groups,
+                                         .stride = { c->stride[0], c->stride[1] },
                                          .padding = { c->padding[0], c->padding[1] },
                                          .end = { c->padding[0], c->padding[1] },
                                          .dilation = { c->dilation[0], c->dilation[1] } };

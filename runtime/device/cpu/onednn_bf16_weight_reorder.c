@@ -23,22 +23,18 @@
 #define LINE 16 /* filters whose pairs fill a cache line */
 #define PART 16 /* pairs of channels that a thread copies at a time */
 
-static int64_t taps_of(const dnnl_memory_desc_t *d)
+struct rw_onednn_pairs rw_onednn_pairs_of(rw_onednn_const_desc d)
 {
-    return d->dims[2] * d->dims[3];
-}
-
-bool rw_onednn_is_of_pairs(const dnnl_memory_desc_t *d)
-{
-    const dnnl_blocking_desc_t *const b = &d->format_desc.blocking;
-    if (d->ndims != 4 || d->data_type != dnnl_bf16 || d->format_kind != dnnl_blocked || d->extra.flags) return false;
-    if (taps_of(d) < 2) return false; /* the library is as fast */
-    for (int i = 0; i < d->ndims; i++)
-        if (d->dims[i] != d->padded_dims[i]) return false;
-    if (b->inner_nblks != 2 || b->inner_idxs[0] != 0 || b->inner_idxs[1] != 1) return false;
-    const int64_t block = b->inner_blks[0], tap = d->dims[1] * block;
-    return block % LINE == 0 && b->inner_blks[1] == 2 && b->strides[0] == taps_of(d) * tap &&
-           b->strides[1] == 2 * block && b->strides[2] == d->dims[3] * tap && b->strides[3] == tap;
+    const struct rw_onednn_pairs none = { 0 };
+    struct rw_onednn_blocks b;
+    if (!rw_onednn_desc_blocks(d, &b) || b.type != dnnl_bf16) return none;
+    const int64_t taps = b.extent[2] * b.extent[3], block = b.block[0], tap = b.extent[1] * block;
+    if (taps < 2) return none; /* the library is as fast */
+    if (memcmp(b.extent, b.padded, sizeof b.extent)) return none;
+    if (b.of[0] != 0 || b.of[1] != 1 || block % LINE || b.block[1] != 2) return none;
+    const int64_t stride[4] = { taps * tap, 2 * block, b.extent[3] * tap, tap };
+    if (memcmp(b.stride, stride, sizeof stride)) return none;
+    return (struct rw_onednn_pairs){ b.extent[0], b.extent[1], taps, block };
 }
 
 #if defined(__x86_64__)
@@ -76,42 +72,41 @@ static void copy_line(const uint16_t *from, int64_t filter, int64_t taps, uint16
 }
 
 /* Copies the pairs [first, end) of a block of filters. */
-static void copy_part(const dnnl_memory_desc_t *d, const uint16_t *from, int64_t first, int64_t end, uint16_t *to)
+static void copy_part(const struct rw_onednn_pairs *p, const uint16_t *from, int64_t first, int64_t end, uint16_t *to)
 {
-    const int64_t c = d->dims[1], taps = taps_of(d), block = d->format_desc.blocking.inner_blks[0];
-    for (int64_t f = 0; f < block; f += LINE)
+    const int64_t c = p->channels;
+    for (int64_t f = 0; f < p->block; f += LINE)
         for (int64_t pair = first; pair < end; pair++)
-            for (int64_t tap = 0; tap < taps; tap++)
-                copy_line(from + (f * c + 2 * pair) * taps + tap, c * taps, taps,
-                          to + (tap * c + 2 * pair) * block + 2 * f);
+            for (int64_t tap = 0; tap < p->taps; tap++)
+                copy_line(from + (f * c + 2 * pair) * p->taps + tap, c * p->taps, p->taps,
+                          to + (tap * c + 2 * pair) * p->block + 2 * f);
     put_all();
 }
 
 struct parts {
-    const dnnl_memory_desc_t *d;
+    const struct rw_onednn_pairs *p;
     const uint16_t *from;
     uint16_t *to;
 };
 
 /* The number of parts into which the pairs of a block are divided. */
-static int64_t parts_of(const dnnl_memory_desc_t *d)
+static int64_t parts_of(const struct rw_onednn_pairs *p)
 {
-    return (d->dims[1] / 2 + PART - 1) / PART;
+    return (p->channels / 2 + PART - 1) / PART;
 }
 
 static void copy_parts(void *of, int64_t from, int64_t end)
 {
-    const struct parts *const p = of;
-    const int64_t block = p->d->format_desc.blocking.inner_blks[0], of_block = block * p->d->dims[1] * taps_of(p->d);
-    const int64_t pairs = p->d->dims[1] / 2, parts = parts_of(p->d);
+    const struct parts *const s = of;
+    const int64_t of_block = s->p->block * s->p->channels * s->p->taps;
+    const int64_t pairs = s->p->channels / 2, parts = parts_of(s->p);
     for (int64_t i = from; i < end; i++) {
         const int64_t first = i % parts * PART, at = i / parts * of_block;
-        copy_part(p->d, p->from + at, first, first + PART < pairs ? first + PART : pairs, p->to + at);
+        copy_part(s->p, s->from + at, first, first + PART < pairs ? first + PART : pairs, s->to + at);
     }
 }
 
-void rw_onednn_copy_pairs(const dnnl_memory_desc_t *d, const void *from, int threads, void *to)
+void rw_onednn_copy_pairs(const struct rw_onednn_pairs *p, const void *from, int threads, void *to)
 {
-    const int64_t blocks = d->dims[0] / d->format_desc.blocking.inner_blks[0];
-    rw_team_for(threads, blocks * parts_of(d), copy_parts, &(struct parts){ d, from, to });
+    rw_team_for(threads, p->filters / p->block * parts_of(p), copy_parts, &(struct parts){ p, from, to });
 }

@@ -15,40 +15,87 @@ static dnnl_status_t describe_images(struct rw_onednn_primitive *p)
     const struct rw_conv_signature *const s = &p->signature.of.conv;
     const dnnl_dims_t x = { s->n, s->c, s->h, s->w }, y = { s->n, s->oc, s->oh, s->ow }, bias = { s->oc };
     const dnnl_data_type_t type = rw_onednn_type_of(s->dtype);
-    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&p->operand[FIRST], 4, x, type, dnnl_nhwc);
-    if (!status) status = dnnl_memory_desc_init_by_tag(&p->operand[RESULT], 4, y, type, dnnl_nhwc);
-    if (!status) status = dnnl_memory_desc_init_by_tag(&p->operand[BIAS], 1, bias, type, dnnl_a);
+    dnnl_status_t status = rw_onednn_desc_by_tag(&p->operand[FIRST], 4, x, type, dnnl_nhwc);
+    if (!status) status = rw_onednn_desc_by_tag(&p->operand[RESULT], 4, y, type, dnnl_nhwc);
+    if (!status) status = rw_onednn_desc_by_tag(&p->operand[BIAS], 1, bias, type, dnnl_a);
     return status;
 }
 
 /* Describes a weight, dense or in the layout that the primitive prefers. */
-static dnnl_status_t describe_weight(const struct rw_conv_signature *s, bool dense, dnnl_memory_desc_t *d)
+static dnnl_status_t describe_weight(const struct rw_conv_signature *s, bool dense, rw_onednn_desc *d)
 {
     const bool grouped = s->groups > 1;
     const dnnl_dims_t one = { s->oc, s->c, s->kh, s->kw };
     const dnnl_dims_t many = { s->groups, s->oc / s->groups, s->c / s->groups, s->kh, s->kw };
     const dnnl_data_type_t type = s->kind == RW_ONEDNN_BACKWARD_WEIGHT ? dnnl_f32 : rw_onednn_type_of(s->dtype);
     const dnnl_format_tag_t tag = !dense ? dnnl_format_tag_any : grouped ? dnnl_goihw : dnnl_oihw;
-    return dnnl_memory_desc_init_by_tag(d, grouped ? 5 : 4, grouped ? many : one, type, tag);
+    return rw_onednn_desc_by_tag(d, grouped ? 5 : 4, grouped ? many : one, type, tag);
+}
+
+/*
+ * AMX code for the weight's gradient of long rows, in version 2.6.3: if the kernel is 3 x 3, padded by one, without
+ * stride or dilation, and a row of y is longer than 736, its creation does not return. For other shapes it may be
+ * unrolled along the row: 180 MB for 480,000 pixels. 3,000 random shapes were tried, and rows from 401 on with 9
+ * heights; the limit has a margin. The library's next choice is its AVX-512 code, which does neither.
+ */
+#define AMX_ROW_MAX 512
+
+static bool excludes_amx(const struct rw_conv_signature *s)
+{
+    return s->kind == RW_ONEDNN_BACKWARD_WEIGHT && s->dtype == RW_BF16 && s->ow > AMX_ROW_MAX;
+}
+
+/* May an output have no pixel under its taps, because there is more padding than taps, or they skip the image? */
+static bool may_read_nothing(const struct rw_conv_signature *s)
+{
+    const int64_t taps[2] = { s->kh, s->kw }, extent[2] = { s->h, s->w };
+    for (int i = 0; i < 2; i++) {
+        const int64_t reach = (taps[i] - 1) * s->dilation[i];
+        if (s->padding[i] > reach || s->end[i] > reach || extent[i] < s->dilation[i]) return true;
+    }
+    return false;
+}
+
+/*
+ * Code of version 3.7.2 that is not used, found by 50,000 random shapes with operands at the end of mapped memory; the
+ * library's next choice does none of this. Forward: depthwise, with 15 taps or more along a row, its creation may not
+ * return. With one output per row, and a stride, sums are of wrong rows. An output that reads only padding ends the
+ * process. dx: there is a table entry for each pixel of a row.
+ */
+#define DEPTHWISE_TAPS_MAX 7
+#define ROW_MAX 65536
+
+static const char *excluded_3(const struct rw_conv_signature *s)
+{
+    if (s->kind == RW_ONEDNN_BACKWARD_WEIGHT) return NULL;
+    if (s->kind == RW_ONEDNN_BACKWARD_DATA) return s->w > ROW_MAX ? "brg" : NULL;
+    if (s->groups == s->c && s->groups == s->oc && s->groups > 1) return s->kw > DEPTHWISE_TAPS_MAX ? "brdgmm" : NULL;
+    return s->ow == 1 || may_read_nothing(s) ? "brg" : NULL;
+}
+
+/* Part of the name of code that must not be used; NULL for none. */
+static const char *excluded_code(const struct rw_conv_signature *s)
+{
+    if (excludes_amx(s)) return "amx";
+    return DNNL_VERSION_MAJOR >= 3 ? excluded_3(s) : NULL;
 }
 
 /* Describes one of the three products. */
-static dnnl_status_t describe_conv(const struct rw_conv_signature *s, const struct rw_onednn_primitive *p,
-                                   const dnnl_memory_desc_t *weight, dnnl_convolution_desc_t *ret)
+static dnnl_status_t describe_conv(const struct rw_onednn_primitive *p, rw_onednn_const_desc weight,
+                                   dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *ret)
 {
-    const dnnl_memory_desc_t *const x = &p->operand[FIRST], *const y = &p->operand[RESULT];
-    const dnnl_dims_t stride = { s->stride[0], s->stride[1] }, padding = { s->padding[0], s->padding[1] };
-    const dnnl_dims_t end = { s->end[0], s->end[1] };
-    const dnnl_dims_t dilates = { s->dilation[0] - 1, s->dilation[1] - 1 };
-    if (s->kind == RW_ONEDNN_FORWARD)
-        return dnnl_dilated_convolution_forward_desc_init(ret, dnnl_forward_training, dnnl_convolution_direct, x,
-                                                          weight, s->bias ? &p->operand[BIAS] : NULL, y, stride,
-                                                          dilates, padding, end);
-    if (s->kind == RW_ONEDNN_BACKWARD_DATA)
-        return dnnl_dilated_convolution_backward_data_desc_init(ret, dnnl_convolution_direct, x, weight, y, stride,
-                                                                dilates, padding, end);
-    return dnnl_dilated_convolution_backward_weights_desc_init(ret, dnnl_convolution_direct, x, weight, NULL, y,
-                                                               stride, dilates, padding, end);
+    const struct rw_conv_signature *const s = &p->signature.of.conv;
+    const struct rw_onednn_conv_operands o = {
+        .x = p->operand[FIRST],
+        .weight = weight,
+        .bias = s->bias ? p->operand[BIAS] : NULL,
+        .y = p->operand[RESULT],
+        .stride = { s->stride[0], s->stride[1] },
+        .dilation = { s->dilation[0] - 1, s->dilation[1] - 1 },
+        .padding = { s->padding[0], s->padding[1] },
+        .end = { s->end[0], s->end[1] },
+    };
+    return rw_onednn_describe_conv(p->engine, s->kind, &o, attr, excluded_code(s), ret);
 }
 
 /* Filters per conversion, which are contiguous in most layouts. Those of a gradient stay in a thread's cache until they
@@ -67,16 +114,15 @@ static dnnl_status_t describe_reordered(struct rw_onednn_primitive *p)
     const int64_t few = few_filters(s);
     const dnnl_dims_t extent = { few, s->c, s->kh, s->kw }, first = { 0 }, next = { few };
     const dnnl_data_type_t type = s->kind == RW_ONEDNN_BACKWARD_WEIGHT ? dnnl_f32 : rw_onednn_type_of(s->dtype);
-    dnnl_memory_desc_t reordered, second;
-    p->operand[REORDERED] = p->operand[SECOND];
-    p->filters = s->oc;
-    if (s->groups > 1 || s->oc <= few || s->oc % few) return dnnl_success;
-    if (dnnl_memory_desc_init_submemory(&reordered, &p->operand[SECOND], extent, first)) return dnnl_success;
-    if (dnnl_memory_desc_init_submemory(&second, &p->operand[SECOND], extent, next)) return dnnl_success;
-    p->operand[REORDERED] = reordered;
-    p->filters = few;
-    p->step = second.offset0;
-    return dnnl_memory_desc_init_by_tag(&p->operand[PLAIN], 4, extent, type, dnnl_oihw);
+    rw_onednn_desc *const d = p->operand;
+    int64_t start;
+    dnnl_status_t status = s->groups > 1 || s->oc <= few || s->oc % few ? dnnl_unimplemented : dnnl_success;
+    if (!status) status = rw_onednn_desc_part(&d[REORDERED], d[SECOND], extent, next, &p->step);
+    if (!status) status = rw_onednn_desc_part(&d[REORDERED], d[SECOND], extent, first, &start);
+    p->filters = status ? s->oc : few;
+    if (status == dnnl_out_of_memory) return status;
+    return status ? rw_onednn_desc_copy(&d[REORDERED], d[SECOND])
+                  : rw_onednn_desc_by_tag(&d[PLAIN], 4, extent, type, dnnl_oihw);
 }
 
 /* Describes the conversion between the dense weight and the primitive's own. */
@@ -84,9 +130,8 @@ static dnnl_status_t describe_reorder(const struct rw_onednn_primitive *p, dnnl_
                                       dnnl_primitive_desc_t *ret)
 {
     const bool out = p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT;
-    const dnnl_memory_desc_t *const from = &p->operand[out ? REORDERED : PLAIN], *const to = &p->operand[out ? PLAIN
-                                                                                                         : REORDERED];
-    return dnnl_reorder_primitive_desc_create(ret, from, p->engine, to, p->engine, attr);
+    return dnnl_reorder_primitive_desc_create(ret, p->operand[out ? REORDERED : PLAIN], p->engine,
+                                              p->operand[out ? PLAIN : REORDERED], p->engine, attr);
 }
 
 /* Makes the conversion. It shares the scratch memory of the primitive. */
@@ -95,49 +140,43 @@ static dnnl_status_t make_reorder(struct rw_onednn_primitive *p, dnnl_primitive_
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t status = describe_reorder(p, attr, &pd);
     if (!status) {
-        const dnnl_memory_desc_t *const scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-        if (dnnl_memory_desc_get_size(scratch) > dnnl_memory_desc_get_size(&p->operand[SCRATCH]))
-            p->operand[SCRATCH] = *scratch;
-        status = rw_onednn_make(p, pd, &p->reorder);
+        rw_onednn_const_desc scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+        if (dnnl_memory_desc_get_size(scratch) > dnnl_memory_desc_get_size(p->operand[SCRATCH]))
+            status = rw_onednn_desc_copy(&p->operand[SCRATCH], scratch);
+        if (!status) status = rw_onednn_make(p, pd, &p->reorder);
     }
     if (pd) dnnl_primitive_desc_destroy(pd);
     return status;
 }
 
-/*
- * AMX code for the weight's gradient of long rows, in version 2.6.3: if the kernel is 3 x 3, padded by one, without
- * stride or dilation, and a row of y is longer than 736, its creation does not return. For other shapes it may be
- * unrolled along the row: 180 MB for 480,000 pixels. 3,000 random shapes were tried, and rows from 401 on with 9
- * heights; the limit has a margin. The library's next choice is its AVX-512 code, which does neither.
- */
-#define AMX_ROW_MAX 512
-
-static bool excludes_amx(const struct rw_conv_signature *s)
+/* Makes the conversion between the dense weight and the primitive's own layout of it. */
+static dnnl_status_t make_conversion(struct rw_onednn_primitive *p, dnnl_primitive_desc_t pd,
+                                     dnnl_primitive_attr_t attr)
 {
-    return s->kind == RW_ONEDNN_BACKWARD_WEIGHT && s->dtype == RW_BF16 && s->ow > AMX_ROW_MAX;
+    const bool out = p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT;
+    const dnnl_query_t own = out ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
+    dnnl_status_t status = rw_onednn_desc_copy(&p->operand[SECOND], dnnl_primitive_desc_query_md(pd, own, 0));
+    if (!status) status = describe_reordered(p);
+    if (!status && !out) p->pairs = rw_onednn_pairs_of(p->operand[SECOND]);
+    return status || p->pairs.block ? status : make_reorder(p, attr);
 }
 
 /* Describes the operands, makes the primitive with fast code, and the conversion of its weight. */
 static dnnl_status_t make_conv(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
 {
     const struct rw_conv_signature *const s = &p->signature.of.conv;
-    dnnl_memory_desc_t weight;
-    dnnl_convolution_desc_t desc;
+    rw_onednn_desc weight = NULL;
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t status = describe_images(p);
     if (!status) status = describe_weight(s, true, &p->operand[PLAIN]);
     if (!status) status = describe_weight(s, false, &weight);
-    if (!status) status = describe_conv(s, p, &weight, &desc);
-    if (!status) status = rw_onednn_make_fast(p, &desc, attr, excludes_amx(s) ? "amx" : NULL, &pd);
-    if (!status && p->fast) {
-        const bool out = s->kind == RW_ONEDNN_BACKWARD_WEIGHT;
-        p->operand[SECOND] = *dnnl_primitive_desc_query_md(pd, out ? dnnl_query_diff_weights_md : dnnl_query_weights_md,
-                                                           0);
-        status = describe_reordered(p);
-        p->of_pairs = !out && rw_onednn_is_of_pairs(&p->operand[SECOND]);
-        if (!status && !p->of_pairs) status = make_reorder(p, attr);
+    if (!status) {
+        status = describe_conv(p, weight, attr, &pd);
+        status = rw_onednn_make_fast(p, status, pd);
     }
+    if (!status && p->fast) status = make_conversion(p, pd, attr);
     if (pd) dnnl_primitive_desc_destroy(pd);
+    rw_onednn_desc_destroy(&weight);
     return status;
 }
 
@@ -150,6 +189,18 @@ static dnnl_status_t make_conv(struct rw_onednn_primitive *p, dnnl_primitive_att
 #define CONV_BYTES ((size_t)160 << 10)
 #define MANY_CHANNELS 1024
 
+/*
+ * The same with version 3.7.2, from 5,000 random shapes of up to 7 x 31 taps, 1,024 channels and rows of 1,500, and
+ * some of 480,000. Most code has a fixed number of kernels, and a table entry for each output of a row. That of dx has
+ * a kernel for each tap along a row, and that of forward for each tap that may be in padding, if these are many. That
+ * of a float32 weight's gradient may be unrolled along the row below padding.
+ */
+#define CONV_BYTES_3 ((size_t)448 << 10)
+#define CONV_BYTES_3_TAP ((size_t)80 << 10)
+#define CONV_PADDING_3 8
+#define CONV_BYTES_3_OUTPUT 40
+#define CONV_BYTES_3_UNROLLED 1536
+
 static size_t forward_bytes(const struct rw_conv_signature *s)
 {
     const int64_t padding = s->padding[1] > s->end[1] ? s->padding[1] : s->end[1];
@@ -157,8 +208,28 @@ static size_t forward_bytes(const struct rw_conv_signature *s)
     return (size_t)(3 * channels) + (padding <= s->dilation[1] ? 1280 : 4096 + 8 * (size_t)s->kw);
 }
 
+static size_t fixed_bytes(const struct rw_conv_signature *s)
+{
+    if (DNNL_VERSION_MAJOR < 3) return CONV_BYTES;
+    const int64_t padding = s->padding[1] > s->end[1] ? s->padding[1] : s->end[1];
+    int64_t taps = 0; /* with code of their own */
+    if (s->kind == RW_ONEDNN_BACKWARD_DATA) taps = s->kw;
+    else if (s->kind == RW_ONEDNN_FORWARD && padding > CONV_PADDING_3) taps = padding;
+    return CONV_BYTES_3 + (excluded_3(s) ? 0 : (size_t)taps * CONV_BYTES_3_TAP);
+}
+
+static size_t bytes_each_output_3(const struct rw_conv_signature *s)
+{
+    const bool pads_above = s->padding[0] || s->end[0];
+    if (s->kind == RW_ONEDNN_BACKWARD_WEIGHT)
+        return s->dtype == RW_F32 && pads_above ? CONV_BYTES_3_UNROLLED * (size_t)s->stride[1] : 0;
+    if (!excluded_3(s)) return CONV_BYTES_3_OUTPUT;
+    return s->kind == RW_ONEDNN_FORWARD ? forward_bytes(s) : 0; /* the code that version 2 selects */
+}
+
 static size_t bytes_each_output(const struct rw_conv_signature *s)
 {
+    if (DNNL_VERSION_MAJOR >= 3 && rw_onednn_takes_avx512()) return bytes_each_output_3(s);
     if (s->kind == RW_ONEDNN_FORWARD)
         return s->groups > 1 || s->kh * s->kw == 1 || !rw_onednn_takes_avx512() ? 0 : forward_bytes(s);
     if (s->kind == RW_ONEDNN_BACKWARD_DATA || rw_onednn_takes_avx512() || s->groups == s->c) return 0;
@@ -170,7 +241,7 @@ size_t rw_onednn_conv_bytes(const struct rw_conv_signature *s)
     const size_t most = 2 * RW_ONEDNN_BYTES_MAX;
     size_t bytes;
     if (__builtin_mul_overflow(bytes_each_output(s), (size_t)s->ow, &bytes) || bytes > most) return most;
-    return CONV_BYTES + bytes;
+    return fixed_bytes(s) + bytes;
 }
 
 /*
@@ -254,7 +325,7 @@ struct rw_onednn_primitive *rw_onednn_conv_find(const struct rw_onednn *o, const
 
 bool rw_onednn_conv_same_weight(const struct rw_onednn_primitive *p, const struct rw_onednn_primitive *q)
 {
-    return dnnl_memory_desc_equal(&p->operand[SECOND], &q->operand[SECOND]);
+    return dnnl_memory_desc_equal(p->operand[SECOND], q->operand[SECOND]);
 }
 
 /* Sets the addresses of this thread's memory objects and executes. */
@@ -347,7 +418,7 @@ rw_status rw_onednn_conv_reorder_weight(struct rw_onednn_primitive *p, int threa
 {
     struct reordering t = { p, from, to, scratch, each, RW_OK };
     const int64_t n = p->signature.of.conv.oc / p->filters;
-    if (p->of_pairs) rw_onednn_copy_pairs(&p->operand[SECOND], from, threads, to);
+    if (p->pairs.block) rw_onednn_copy_pairs(&p->pairs, from, threads, to);
     else rw_team_run(threads < n ? threads : (int)n, reorder_some, &t);
     return (rw_status)t.failed;
 }

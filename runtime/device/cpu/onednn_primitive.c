@@ -124,6 +124,7 @@ static void primitive_free(struct rw_onednn_primitive *p)
     for (size_t i = 0; i < p->n_slots; i++) slot_finish(&p->slots[i]);
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
     if (p->reorder) dnnl_primitive_destroy(p->reorder);
+    for (int i = 0; i < OPERANDS; i++) rw_onednn_desc_destroy(&p->operand[i]);
     rw_free(p->slots);
     rw_free(p);
 }
@@ -181,49 +182,22 @@ dnnl_data_type_t rw_onednn_type_of(int32_t dtype)
     return dtype == RW_BF16 ? dnnl_bf16 : dtype == RW_F16 ? dnnl_f16 : dnnl_f32;
 }
 
-/* Does the name of a primitive's code contain this? */
-static bool is_named(dnnl_primitive_desc_t pd, const char *part)
-{
-    const char *name = NULL;
-    return !dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) && name && strstr(name, part);
-}
-
-/* Describes a primitive by the library's first choice of code whose name does not contain `excluded`. */
-static dnnl_status_t describe(const struct rw_onednn_primitive *p, const void *desc, dnnl_primitive_attr_t attr,
-                              const char *excluded, dnnl_primitive_desc_t *ret)
-{
-    dnnl_primitive_desc_iterator_t choice = NULL;
-    dnnl_status_t status = dnnl_primitive_desc_iterator_create(&choice, desc, attr, p->engine, NULL);
-    while (!status) {
-        *ret = dnnl_primitive_desc_iterator_fetch(choice);
-        if (!*ret) status = dnnl_out_of_memory;
-        if (status || !excluded || !is_named(*ret, excluded)) break;
-        dnnl_primitive_desc_destroy(*ret);
-        *ret = NULL;
-        status = dnnl_primitive_desc_iterator_next(choice);
-    }
-    if (choice) dnnl_primitive_desc_iterator_destroy(choice);
-    return status == dnnl_iterator_ends ? dnnl_unimplemented : status;
-}
-
 dnnl_status_t rw_onednn_make(const struct rw_onednn_primitive *p, dnnl_primitive_desc_t pd, dnnl_primitive_t *ret)
 {
     return p->plans_only ? dnnl_success : dnnl_primitive_create(ret, pd);
 }
 
-/* A gradient is described without its forward convolution as a hint: no CPU code uses that, and its description takes
-   memory that grows with the length of a row. */
-dnnl_status_t rw_onednn_make_fast(struct rw_onednn_primitive *p, const void *desc, dnnl_primitive_attr_t attr,
-                                  const char *excluded, dnnl_primitive_desc_t *ret)
+dnnl_status_t rw_onednn_make_fast(struct rw_onednn_primitive *p, dnnl_status_t described, dnnl_primitive_desc_t pd)
 {
-    dnnl_status_t status = describe(p, desc, attr, excluded, ret);
-    if (status == dnnl_unimplemented) return dnnl_success;
+    if (described == dnnl_unimplemented) return dnnl_success;
+    if (described) return described;
+    if (rw_onednn_is_named(pd, "ref")) return dnnl_success; /* for verification, not for use */
+    const dnnl_status_t status = rw_onednn_desc_copy(&p->operand[SCRATCH],
+                                                     dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0));
     if (status) return status;
-    p->fast = !is_named(*ret, "ref"); /* the library's reference code is meant for verification, not for use */
-    if (!p->fast) return dnnl_success;
-    p->operand[SCRATCH] = *dnnl_primitive_desc_query_md(*ret, dnnl_query_scratchpad_md, 0);
+    p->fast = true;
     p->bytes = p->kind->bytes(&p->signature);
-    return rw_onednn_make(p, *ret, &p->primitive);
+    return rw_onednn_make(p, pd, &p->primitive);
 }
 
 /* Makes a primitive for one thread. oneDNN fixes the number when a primitive is made. */
@@ -263,7 +237,7 @@ static rw_status add_slots(struct rw_onednn_primitive *p, size_t threads)
         *s = (struct rw_onednn_slot){ 0 };
         dnnl_status_t status = dnnl_success;
         for (int i = 0; i < p->kind->operands && !status; i++)
-            status = dnnl_memory_create(&s->of[i], &p->operand[i], p->engine, DNNL_MEMORY_NONE);
+            status = dnnl_memory_create(&s->of[i], p->operand[i], p->engine, DNNL_MEMORY_NONE);
         if (status) {
             slot_finish(s);
             return rw_onednn_status_of(status);
@@ -390,7 +364,7 @@ static rw_status hold(struct rw_onednn_primitive *p)
 
 size_t rw_onednn_size_of(const struct rw_onednn_primitive *p, int operand)
 {
-    return p->fast ? dnnl_memory_desc_get_size(&p->operand[operand]) : 0;
+    return p->fast ? dnnl_memory_desc_get_size(p->operand[operand]) : 0;
 }
 
 rw_status rw_onednn_prepare(struct rw_onednn *o, const struct rw_onednn_signature *s, const struct rw_onednn_kind *kind,
@@ -415,7 +389,9 @@ size_t rw_onednn_bytes(const struct rw_onednn *o)
     size_t bytes = sizeof *o + o->size * sizeof *o->table;
     for (size_t i = 0; i < o->size; i++) {
         const struct rw_onednn_primitive *const p = o->table[i];
-        if (p) bytes += sizeof *p + p->threads * sizeof *p->slots + p->bytes;
+        if (!p) continue;
+        bytes += sizeof *p + (size_t)p->kind->operands * RW_ONEDNN_DESC_BYTES;
+        bytes += p->threads * sizeof *p->slots + p->bytes;
     }
     return bytes;
 }

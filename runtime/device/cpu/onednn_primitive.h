@@ -6,8 +6,8 @@
 #define RW_DEVICE_CPU_ONEDNN_PRIMITIVE_H
 
 #include "device/cpu/onednn.h"
+#include "device/cpu/onednn_api.h"
 
-#include <oneapi/dnnl/dnnl.h>
 #include <stdatomic.h>
 
 #define RW_ONEDNN_TRY(expr)               \
@@ -41,6 +41,12 @@ struct rw_onednn_kind {
     dnnl_status_t (*make)(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr);
 };
 
+/* A dense weight [filters, channels, taps] that is converted to a layout of pairs of channels in blocks of filters
+   (onednn_bf16_weight_reorder.c). block: 0 if it is not. */
+struct rw_onednn_pairs {
+    int64_t filters, channels, taps, block;
+};
+
 struct rw_onednn_primitive {
     struct rw_onednn_signature signature;
     const struct rw_onednn_kind *kind;
@@ -54,7 +60,7 @@ struct rw_onednn_primitive {
     size_t bytes;     /* that the library uses for it */
     size_t threads;   /* that it was prepared for */
     dnnl_primitive_t primitive;
-    bool of_pairs;            /* of a convolution: rw_onednn_copy_pairs() converts its weight; otherwise */
+    struct rw_onednn_pairs pairs; /* of a convolution: rw_onednn_copy_pairs() converts its weight; otherwise */
     dnnl_primitive_t reorder; /* converts some filters of it from or to dense ones */
     int64_t filters;          /* that are converted at a time, all or a few, */
     int64_t step;             /* and the elements of the layout from one group to the next */
@@ -62,7 +68,7 @@ struct rw_onednn_primitive {
     /* Operands: a, b, bias, c of a product; image, weight in the primitive's layout, bias, result of a convolution.
        Then scratch memory, the dense weight and the converted one, or the parts of them that are converted at a
        time. */
-    dnnl_memory_desc_t operand[OPERANDS];
+    rw_onednn_desc operand[OPERANDS];
     struct rw_onednn_slot *slots;
     size_t n_slots, cap_slots;
 };
@@ -99,22 +105,17 @@ dnnl_data_type_t rw_onednn_type_of(int32_t dtype);
 /* Makes *ret from its description, unless the owner only plans. */
 dnnl_status_t rw_onednn_make(const struct rw_onednn_primitive *p, dnnl_primitive_desc_t pd, dnnl_primitive_t *ret);
 
-/* Makes the primitive of a description if there is fast code for it. `excluded`: not by code whose name contains this;
-   NULL excludes nothing. */
-dnnl_status_t rw_onednn_make_fast(struct rw_onednn_primitive *p, const void *desc, dnnl_primitive_attr_t attr,
-                                  const char *excluded, dnnl_primitive_desc_t *ret);
+/* Makes the primitive of a description if there is fast code for it; `described` is the status of describing it. */
+dnnl_status_t rw_onednn_make_fast(struct rw_onednn_primitive *p, dnnl_status_t described, dnnl_primitive_desc_t pd);
 
 rw_status rw_onednn_status_of(dnnl_status_t s);
 
 /* Sets the address of an operand's data. */
 dnnl_status_t rw_onednn_point(dnnl_memory_t m, const void *data);
 
-/*
- * Is this a layout to which rw_onednn_copy_pairs() converts a dense weight faster than the library? See
- * onednn_bf16_weight_reorder.c.
- */
-bool rw_onednn_is_of_pairs(const dnnl_memory_desc_t *d);
-void rw_onednn_copy_pairs(const dnnl_memory_desc_t *d, const void *from, int threads, void *to);
+/* How rw_onednn_copy_pairs() converts a dense weight to this layout, if it is faster than the library. */
+struct rw_onednn_pairs rw_onednn_pairs_of(rw_onednn_const_desc d);
+void rw_onednn_copy_pairs(const struct rw_onednn_pairs *p, const void *from, int threads, void *to);
 
 /* Runs a primitive of p, or one of its conversions. */
 rw_status rw_onednn_execute(struct rw_onednn_primitive *p, dnnl_primitive_t primitive, int thread,
