@@ -71,7 +71,7 @@ RW_API bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_
 RW_API bool rw_grad_is_whole(const rw_grad_call *g, int i);
 
 /**
- * Sets the columns that rw_grad_wants_columns() asked for.
+ * Sets the columns that rw_grad_wants_columns() requested.
  * @param columns [the last extent of input i], of the type in which the bias's gradient is summed (rw_grad_dtype() in
  *        the layer's rule), or of the bias's type. NULL after a failed op: an error, which is sticky.
  * @param added they include the sum of rw_grad_wants_columns()
@@ -88,7 +88,7 @@ RW_API rw_status rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns,
  */
 RW_API bool rw_grad_pieces_want_columns(const rw_grad_call *g, int pieces, int64_t columns, rw_tensor **ret_sum);
 
-/** Sets the columns of the whole buffer that rw_grad_pieces_want_columns() asked for. @param pieces, columns, added and
+/** Sets the columns of the whole buffer that rw_grad_pieces_want_columns() requested. @param pieces, columns, added and
     the result as for that function and rw_grad_set_columns(). */
 RW_API rw_status rw_grad_set_columns_of_pieces(rw_grad_call *g, int pieces, rw_tensor *columns, bool added);
 
