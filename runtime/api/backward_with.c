@@ -5,8 +5,8 @@
 #include "api/backward_with.h"
 
 #include "api/cached_update_plan.h"
+#include "api/expected_backward.h"
 #include "api/recorder_list.h"
-#include "api/speculative_step.h"
 #include "autodiff/roots.h"
 #include "base/alloc.h"
 #include "record/gradient_state.h"
@@ -129,7 +129,7 @@ static rw_status backward(const struct rw_backward_recorders *x, rw_tape *t, uin
 {
     const void *const seed = rw_recorders_seed(&x->open), *const seeds[] = { seed };
     rw_status status = before_backward(x);
-    if (!status) status = rw_tape_note_roots(t, &loss, 1, seed != NULL, name);
+    if (!status) status = rw_roots_note(t, &loss, 1, seed != NULL, name);
     if (!status) status = rw_begun_backward(t, loss, seed ? seeds : NULL);
     for (size_t i = 0; !status && i < x->open.n; i++) {
         struct rw_step_recorder *const r = x->open.entry[i];
