@@ -57,6 +57,18 @@ static struct recipes *recipes_of(const rw_tape *t)
     return rw_extension_find(&t->extensions, &recipes_extension);
 }
 
+size_t rw_recipes_count(const rw_tape *t)
+{
+    const struct recipes *const r = recipes_of(t);
+    return r ? r->n : 0;
+}
+
+void rw_recipes_set_back(const rw_tape *t, size_t n)
+{
+    struct recipes *const r = recipes_of(t);
+    if (r) r->n = n;
+}
+
 const struct rw_tape_recipe *rw_recipe_open(const rw_tape *t)
 {
     return t->open_recipe == RW_NONE_ID ? NULL : &recipes_of(t)->list[t->open_recipe];

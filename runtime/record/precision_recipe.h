@@ -36,6 +36,10 @@ rw_dtype rw_recipe_dtype(const rw_tape *t, const rw_op_def *op, int i, rw_dtype 
 /* x of the tape in another type, from an earlier cast or a new one. NULL on an error, which is sticky. */
 struct rw_tensor *rw_recipe_cast(rw_tape *t, struct rw_tensor *x, rw_dtype dtype, rw_site at);
 
+/* Number of recipes that the step has begun, and sets it back: later ones are forgotten. */
+size_t rw_recipes_count(const rw_tape *t);
+void rw_recipes_set_back(const rw_tape *t, size_t n);
+
 /* Delayed scaling is destroyed: recording under recipes that name it is refused from now on. */
 void rw_recipes_forget(const rw_context *ctx, const rw_delayed_scaling *d);
 

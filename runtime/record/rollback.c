@@ -1,6 +1,7 @@
 /* Marks of a tape, and rollback to them. */
 #include "record/tape_mark.h"
 
+#include "record/precision_recipe.h"
 #include "record/tape.h"
 
 #include <rewind/composite.h>
@@ -53,7 +54,7 @@ rw_composite rw_composite_begin(rw_tape *t, const char *name)
     rw_composite c;
     c.tape = t;
     c.within = t->composite;
-    const struct composite_state state = { rw_tape_mark(t), t->step, t->n_regions, t->n_parts, t->n_recipes,
+    const struct composite_state state = { rw_tape_mark(t), t->step, t->n_regions, t->n_parts, rw_recipes_count(t),
                                            t->n_retained, t->open_region, t->open_part, t->open_recipe,
                                            t->open_no_grads };
     memcpy(c.state_, &state, sizeof state);
@@ -66,7 +67,7 @@ static void reopen_scopes(rw_tape *t, const struct composite_state *state)
 {
     t->n_regions = state->regions;
     t->n_parts = state->parts;
-    t->n_recipes = state->recipes;
+    rw_recipes_set_back(t, state->recipes);
     t->n_retained = state->retained;
     t->open_region = state->open_region;
     for (uint32_t i = t->open_region; i != RW_NONE_ID; i = t->regions[i].parent) t->regions[i].end = RW_NONE_ID;
