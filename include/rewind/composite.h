@@ -56,6 +56,7 @@ typedef struct rw_composite {
  * Begins a composite function. Until rw_composite_end(), messages about ops have its name.
  * @param t    may be NULL: rw_composite_end() then returns its argument
  * @param name valid until rw_composite_end(); NULL: that of the surrounding function, if any
+ * @return the state to pass to rw_composite_end()
  */
 RW_API rw_composite rw_composite_begin(rw_tape *t, const char *name);
 

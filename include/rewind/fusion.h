@@ -56,7 +56,7 @@ RW_API rw_tensor *rw_tensor_producer_input(const rw_tensor *x, int k);
     about it: an op should then read x itself. */
 RW_API bool rw_tensor_is_decided(const rw_tensor *x);
 
-/** Returns the number of a value on its tape, for rw_op_def.parts; -1 for anything else. */
+/** Returns the number of x, a value, on its tape, for rw_op_def.parts; -1 for anything else. */
 RW_API int64_t rw_tensor_number(const rw_tensor *x);
 
 /**
@@ -85,16 +85,22 @@ RW_API rw_status rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns,
  * @param pieces  number of views
  * @param columns last extent of the layer's result
  * @param ret_sum as for rw_grad_wants_columns()
+ * @return true if the rule may compute the columns
  */
 RW_API bool rw_grad_pieces_want_columns(const rw_grad_call *g, int pieces, int64_t columns, rw_tensor **ret_sum);
 
-/** Sets the columns of the whole buffer that rw_grad_pieces_want_columns() requested. @param pieces, columns, added and
-    the result as for that function and rw_grad_set_columns(). */
+/**
+ * Sets the columns of the whole buffer that rw_grad_pieces_want_columns() requested.
+ * @param pieces as for that function
+ * @param columns, added as for rw_grad_set_columns()
+ * @return as for rw_grad_set_columns()
+ */
 RW_API rw_status rw_grad_set_columns_of_pieces(rw_grad_call *g, int pieces, rw_tensor *columns, bool added);
 
 /**
- * Returns, in the rule of the layer, the columns that another rule has set for its input `bias`, ready for
- * rw_grad_set_sum(); NULL if there are none, and the rule sums the columns itself.
+ * Returns the columns that another rule has set, in the rule of the layer, ready for rw_grad_set_sum(); NULL if there
+ * are none, and the rule sums the columns itself.
+ * @param bias number of the input that is the bias
  */
 RW_API rw_tensor *rw_grad_columns(rw_grad_call *g, int bias);
 
