@@ -1,7 +1,7 @@
 /*
  * The sets of golden values: a file of golden/ and, for each op in it, what tests/ops/golden.c records and its number
- * of roundings. A case of the file is OP or OP.VARIANT, where a variant has other shapes or values; OP is the name of a
- * row.
+ * of roundings. A case of the file is OP or OP.VARIANT, where a variant has other shapes or values. OP is the name of a
+ * row; or that of a case of support/op_cases.h, which then has the roundings for all shapes.
  */
 #ifndef RW_TESTS_GOLDEN_OP_TABLE_H
 #define RW_TESTS_GOLDEN_OP_TABLE_H

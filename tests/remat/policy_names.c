@@ -5,6 +5,7 @@
 #include "ops/common/pass_ops.h"
 #include "record/policy.h"
 #include "record/tape.h"
+#include "support/op_run.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@ static rw_status as_it_is(rw_grad_call *g, const void *data)
     return rw_grad_set(g, 1, rw_grad_upstream(g, 0));
 }
 
-/* Calls every function of the headers of ops once. x: f32 [2, 2]; state: a buffer of that shape. */
+/* Calls every function of the headers of ops that has no case once. x: f32 [2, 2]; state: a buffer of that shape. */
 static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
 {
     const int axes[2] = { 1, 0 };
@@ -25,9 +26,7 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_tensor *part[2];
     rw_tensor *const v = rw_sum(t, x, RW_AXES(0), false), *const q = rw_reshape(t, x, RW_SHAPE(1, 1, 2, 2));
     rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2), NULL, 0);
-    rw_add(t, x, x), rw_sub(t, x, x), rw_mul(t, x, x), rw_div(t, x, x), rw_maximum(t, x, x), rw_minimum(t, x, x);
-    rw_swiglu(t, x, x), rw_log1p(t, x), rw_erf(t, x), rw_sin(t, x), rw_cos(t, x), rw_softplus(t, x);
-    rw_pow(t, x, x), rw_sign(t, x), rw_elu(t, x, 1), rw_leaky_relu(t, x, 0.1), rw_relu6(t, x), rw_hardswish(t, x);
+    rw_pow(t, x, x), rw_sign(t, x);
     rw_detach(t, x), rw_straight_through(t, x, x), rw_custom_grad(t, x, &x, 1, as_it_is, NULL, 0);
     rw_bce_with_logits(t, x, x, RW_NONE, RW_NONE, RW_REDUCTION_MEAN), rw_kl_div(t, x, x, false, RW_REDUCTION_SUM);
     rw_huber_loss(t, x, x, 1, RW_REDUCTION_NONE), rw_smooth_l1_loss(t, x, x, 1, RW_REDUCTION_NONE);
@@ -37,8 +36,6 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_cross_entropy_with(t, x, index, RW_NONE, &(rw_cross_entropy_params){ .z_loss = 1 });
     rw_linear_cross_entropy(t, x, x, index, NULL);
     rw_scale(t, x, 2), rw_add_scalar(t, x, 2), rw_pow_scalar(t, x, 2), rw_neg(t, x), rw_abs(t, x);
-    rw_exp(t, x), rw_log(t, x);
-    rw_sqrt(t, x), rw_tanh(t, x), rw_sigmoid(t, x), rw_relu(t, x), rw_silu(t, x), rw_gelu(t, x), rw_gelu_tanh(t, x);
     rw_matmul(t, x, x), rw_linear(t, x, x, RW_NONE), rw_linear_gelu(t, x, x, v);
     const rw_quantized frozen = { RW_INT8, 2, 2, rw_input(t, RW_I32, RW_SHAPE(3), NULL, 0) };
     rw_linear_quantized(t, x, &frozen, v);
@@ -97,6 +94,16 @@ static bool was_recorded(const rw_context *ctx, const char *name)
     return false;
 }
 
+/* Records the op's case, if record_every_op() does not call it; whether that op was recorded then. */
+static bool is_recorded(const struct fixture *b, const char *name)
+{
+    static const struct op_data none;
+    const struct op_case *const c = was_recorded(b->ctx, name) ? NULL : op_case_named(name, strlen(name));
+    struct recording r;
+    if (c) op_record(&r, b->t, c, RW_F32, &none, OP_PLAIN);
+    return was_recorded(b->ctx, name);
+}
+
 /* Whether the function records ops of other names than its own. */
 static bool is_composed(const char *name)
 {
@@ -147,7 +154,7 @@ static bool is_composed(const char *name)
 }
 
 /* Returns the number of functions in the header whose op must be in the list and on the tape. */
-static int check_header(const rw_context *ctx, const char *header)
+static int check_header(const struct fixture *b, const char *header)
 {
     char path[4096], line[512], name[64];
     snprintf(path, sizeof path, "%s/%s", REWIND_HEADERS, header);
@@ -159,7 +166,7 @@ static int check_header(const rw_context *ctx, const char *header)
         if (is_composed(name)) continue;
         n++;
         cr_expect(rw_op_is_builtin(name), "rw_%s", name);
-        cr_expect(was_recorded(ctx, name), "rw_%s is not called above", name);
+        cr_expect(is_recorded(b, name), "rw_%s has no case and is not called above", name);
     }
     fclose(f);
     return n;
@@ -193,7 +200,7 @@ Test(policy_names, the_list_of_built_in_ops_is_that_of_the_public_headers)
     for (size_t i = 0; i < b.ctx->n_ops; i++)
         cr_expect(rw_op_is_builtin(b.ctx->ops[i]->name), "%s", b.ctx->ops[i]->name);
     int n = 0;
-    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) n += check_header(b.ctx, headers[i]);
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) n += check_header(&b, headers[i]);
     cr_assert_gt(n, 40);
     fixture_close(&b);
 }

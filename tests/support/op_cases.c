@@ -86,3 +86,12 @@ const struct op_case *op_cases(size_t *ret_n)
     *ret_n = n_table;
     return table;
 }
+
+const struct op_case *op_case_named(const char *name, size_t length)
+{
+    size_t n;
+    const struct op_case *const all = op_cases(&n);
+    for (size_t i = 0; i < n; i++)
+        if (!all[i].large && strcspn(all[i].name, " ,") == length && !memcmp(all[i].name, name, length)) return &all[i];
+    return NULL;
+}

@@ -102,6 +102,9 @@ struct op_case {
    the program if there is none. */
 const struct op_case *op_cases(size_t *ret_n);
 
+/* The first case whose name begins with this word, without large ones; NULL if there is none. */
+const struct op_case *op_case_named(const char *name, size_t length);
+
 /* The shape of the input that an operand is made from, and the operand made from it. */
 rw_shape op_base_shape(const struct op_operand *o);
 rw_tensor *op_operand_of(rw_tape *t, const struct op_operand *o, rw_tensor *base);
