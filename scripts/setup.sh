@@ -7,12 +7,57 @@ REWIND_BUILD=${REWIND_BUILD:-$rewind_root/build}
 rewind_packages=(build-essential meson ninja-build pkg-config libdnnl-dev libsleef-dev libxxhash-dev libcjson-dev
                  libcriterion-dev librandom123-dev procps)
 
-# rewind_install [PACKAGES]: these, and those that every script needs
+# rewind_has PACKAGE: without dpkg, whether what a package has is there: a command, a module of pkg-config, or a header
+rewind_has() {
+    case $1 in
+    build-essential) command -v cc >/dev/null ;;
+    meson) command -v meson >/dev/null ;;
+    ninja-build) command -v ninja >/dev/null ;;
+    pkg-config) command -v pkg-config >/dev/null ;;
+    procps) command -v pgrep >/dev/null ;;
+    doxygen | valgrind) command -v "$1" >/dev/null ;;
+    libdnnl-dev) rewind_compiles '#include <oneapi/dnnl/dnnl.h>' ;;
+    libsleef-dev) rewind_compiles '#include <sleef.h>' ;;
+    librandom123-dev) rewind_compiles '#include <Random123/philox.h>' ;;
+    libxxhash-dev | libcjson-dev | libcriterion-dev) pkg-config --exists "$(rewind_module "$1")" 2>/dev/null ;;
+    *) false ;;
+    esac
+}
+
+# rewind_module PACKAGE: its module of pkg-config; nothing if it has none
+rewind_module() {
+    case $1 in
+    libxxhash-dev) echo libxxhash ;;
+    libcjson-dev) echo libcjson ;;
+    libcriterion-dev) echo criterion ;;
+    esac
+}
+
+rewind_compiles() {
+    echo "$1" | cc -fsyntax-only -x c - 2>/dev/null
+}
+
+# rewind_names_missing PACKAGE...: where there is no dpkg, prints what is missing; fails if more is than the tests need
+rewind_names_missing() {
+    local p module missing=() status=0
+    for p; do
+        rewind_has "$p" && continue
+        module=$(rewind_module "$p")
+        missing+=("$p${module:+ (pkg-config: $module)}")
+        case $p in libcriterion-dev | librandom123-dev | procps) ;; *) status=1 ;; esac
+    done
+    [ ${#missing[@]} -eq 0 ] && return 0
+    echo "Not a Debian system: nothing is installed. Missing, by Debian's names:" >&2
+    printf '    %s\n' "${missing[@]}" >&2
+    return $status
+}
+
+# rewind_install [PACKAGES]: these, and those that every script needs. Without dpkg only looks for them.
 rewind_install() {
     local missing=() sudo= p
     if ! command -v dpkg-query >/dev/null; then
-        echo "Not a Debian system: nothing is installed. Needed are what Debian calls ${rewind_packages[*]} $*"
-        return 0
+        rewind_names_missing "${rewind_packages[@]}" "$@"
+        return
     fi
     for p in "${rewind_packages[@]}" "$@"; do
         dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")

@@ -138,6 +138,19 @@ hangs_are_ended() {
         ! pgrep -f 'sleep (9876|6789)$'
 }
 
+# Tests that without dpkg the set-up names what is missing, and fails: here nothing is there but what it needs itself.
+names_what_is_missing() {
+    local bin status
+    bin=$(mktemp -d)
+    ln -s "$(command -v dirname)" "$(command -v grep)" "$bin"
+    PATH=$bin "$BASH" -c '. "$1"; rewind_install' setup "$rewind_root/scripts/setup.sh" >"$log.missing" 2>&1
+    status=$?
+    rm -r "$bin"
+    cat "$log.missing"
+    [ "$status" -eq 1 ] && grep -q 'libdnnl-dev$' "$log.missing" &&
+        grep -q 'libxxhash-dev (pkg-config: libxxhash)' "$log.missing"
+}
+
 # check NAME COMMAND...: a program that is one test
 check() {
     local name=$1 began=$SECONDS
@@ -552,6 +565,7 @@ main() {
     phase "checks of the sources"
     optional "no line over 120 columns" columns
     check "what hangs is ended" hangs_are_ended
+    check "without dpkg, the set-up names what is missing" names_what_is_missing
     check "folders point one way" "$rewind_root/tests/tools/include_graph.py" "$REWIND_BUILD"
     check "every public function begins with a guard" "$rewind_root/tests/tools/public_entry_macros.py"
     check "what the pages name is there" "$rewind_root/tests/tools/doc_names.py"
