@@ -3,7 +3,6 @@
 
 #include "device/device.h"
 #include "record/context.h"
-#include "run/run_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -211,12 +210,6 @@ long first_difference(const void *a, const void *b, size_t bytes)
     for (size_t i = 0; i < bytes; i++)
         if (((const unsigned char *)a)[i] != ((const unsigned char *)b)[i]) return (long)i;
     return -1;
-}
-
-void begin_alone(rw_context *ctx)
-{
-    struct rw_op_thread_table *const all = &rw_pool_of(ctx)->op_threads;
-    *all = (struct rw_op_thread_table){ .of = { { .last_run = 1, .alone = true } }, .last_run = 1 };
 }
 
 bool message_has(const char *message, const char *text)
