@@ -33,6 +33,8 @@ rw_status run_on_copies(const rw_kernel *k, rw_kernel_fn kernel)
     rw_status status = RW_OK;
     for (int i = 0; i < k->n_inputs; i++) {
         in[i] = k->in[i];
+        in[i].data = NULL;
+        if (!rw_kernel_has(k, i)) continue;
         in[i].data = malloc(span_of(&in[i]) + 1);
         if (!status) status = rw_device_cuda.download(k->device, in[i].data, k->in[i].data, span_of(&in[i]));
     }
