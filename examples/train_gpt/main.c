@@ -9,6 +9,7 @@
 #include "run.h"
 #include "saves.h"
 #include "signals.h"
+#include "unknown_entries.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,6 +135,18 @@ static rw_status open_monitor(struct run *r)
     return status ? status : watch_optimizer(r);
 }
 
+/* A smaller model than the file's would train, and --save would replace the file by it. */
+static rw_status load_weights(rw_context *ctx)
+{
+    char first[100], text[400];
+    const rw_status status = rw_load(ctx, o.load);
+    const size_t n = status ? 0 : unknown_entries(ctx, o.load, first, sizeof first);
+    if (n) snprintf(text, sizeof text, "--load %.150s: the model lacks %zu entries of the file, the first is \"%s\"; "
+                    "expected the --preset and --layers that it was saved with", o.load, n, first);
+    if (n) die("%s", text);
+    return status;
+}
+
 /* A whole run: creates everything, trains, samples and saves. */
 static rw_status run(struct run *r)
 {
@@ -144,7 +157,7 @@ static rw_status run(struct run *r)
     make_model(r->ctx);
     status = rw_tape_create(&r->t, r->ctx);
     if (!status) status = ckpt_set_policy(r->t, o.policy);
-    if (!status && o.load) status = rw_load(r->ctx, o.load);
+    if (!status && o.load) status = load_weights(r->ctx);
     if (!status && o.load_hf) status = load_hf(r->ctx, o.load_hf);
     if (!status) status = make_optimizer(r);
     if (!status) status = make_scales(r);

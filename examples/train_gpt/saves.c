@@ -3,6 +3,7 @@
 
 #include "finite_weights.h"
 #include "paths.h"
+#include "unknown_entries.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -40,6 +41,32 @@ static bool identity_found(const rw_checkpoint_found *found, struct identity *re
     return true;
 }
 
+/* A network of another size may still find all of its weights in the file: it would go on with a part of the model, and
+   retention would remove the whole ones. */
+static void refuse_other_network(const struct run *r, const struct identity *now, const rw_checkpoint_found *found)
+{
+    struct identity then;
+    char file[PATH_SIZE + 256], first[100];
+    const char *const slash = strrchr(found->path, '/');
+    if (!found->found) return;
+    if (identity_found(found, &then)) {
+        const struct {
+            const char *option;
+            int now, then;
+        } sizes[] = { { "layers", now->layers, then.layers }, { "heads", now->heads, then.heads },
+                      { "kv-heads", now->kv_heads, then.kv_heads } };
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            if (sizes[i].now != sizes[i].then)
+                die("--resume %.200s: expected --%s %d, as that run has, got %d", o.resume, sizes[i].option,
+                    sizes[i].then, sizes[i].now);
+    }
+    snprintf(file, sizeof file, "%s/%s", o.resume, slash ? slash + 1 : found->path);
+    const size_t n = unknown_entries(r->ctx, file, first, sizeof first);
+    if (n)
+        die("--resume %.200s: the model lacks %zu entries of the checkpoint, the first is \"%s\"; expected the "
+            "--preset and --layers of that run", o.resume, n, first);
+}
+
 /* Reports, one by one, the numbers that differ from those of the resumed run. */
 static void tell_differences(const struct identity *now, const rw_checkpoint_found *found)
 {
@@ -56,8 +83,7 @@ static void tell_differences(const struct identity *now, const rw_checkpoint_fou
         { "data", now->tokens != then.tokens || now->digest != then.digest },
         { "--seed", now->seed != then.seed },         { "--batch", now->batch != then.batch },
         { "--accum", now->accum != then.accum },      { "--seq", now->seq != then.seq },
-        { "--vocab", now->vocab != then.vocab },      { "--layers", now->layers != then.layers },
-        { "--heads", now->heads != then.heads },      { "--kv-heads", now->kv_heads != then.kv_heads },
+        { "--vocab", now->vocab != then.vocab },
         { "--dtype fp8 or --scaling", now->codes != then.codes },
         { "--dropout", now->dropout < then.dropout || now->dropout > then.dropout },
         { "--clip", now->clip < then.clip || now->clip > then.clip },
@@ -94,11 +120,14 @@ static rw_status resume(struct run *r, int *first)
     const struct identity id = identity_of(r);
     const rw_lr_schedule asked = r->schedule;
     struct identity then;
-    rw_checkpoint *from = NULL;
+    rw_checkpoint *other = NULL;
     rw_checkpoint_found found = { 0 };
-    rw_status status = open_checkpoint(r, o.resume, &from);
-    if (!status) status = rw_checkpoint_load(from, &found);
+    const bool goes_on = o.checkpoint && path_is_same(o.resume, o.checkpoint);
+    /* --keep does not count the damaged files that the same checkpoint has skipped */
+    rw_status status = goes_on ? RW_OK : open_checkpoint(r, o.resume, &other);
+    if (!status) status = rw_checkpoint_load(goes_on ? r->ck : other, &found);
     if (found.skipped) printf("passed over %zu that are not whole: %s\n", found.skipped, found.why);
+    if (!status) refuse_other_network(r, &id, &found);
     if (found.found) printf("going on from step %d of %s\n", (int)found.step, found.path);
     if (*found.missing) printf("that file does not have %s\n", found.missing);
     else if (!status && !found.found && !o.resume_if_there) die("--resume %s: the checkpoint there has gone", o.resume);
@@ -108,10 +137,10 @@ static rw_status resume(struct run *r, int *first)
     *first = (int)found.step;
     if (identity_found(&found, &then)) {
         r->id = then.run;
-        r->has_saved = o.checkpoint && path_is_same(o.resume, o.checkpoint);
+        r->has_saved = goes_on;
         if (r->has_saved) r->loaded_step = *first, snprintf(r->loaded, sizeof r->loaded, "%s", found.path);
     }
-    rw_checkpoint_destroy(&from);
+    rw_checkpoint_destroy(&other);
     return status;
 }
 

@@ -85,6 +85,53 @@ def check_folder_of_another_run():
     run('--steps 40 --resume used --checkpoint used')
 
 
+def check_resume_by_another_network():
+    """Every weight of a smaller network may be in the checkpoint: it is refused, and the files stay."""
+    run('--layers 4 --heads 4 --steps 4 --checkpoint whole --save-every 1')
+    before = files_of('whole')
+    for options, says in (('', 'expected --layers 4, as that run has, got 2'),
+                          ('--layers 4 --heads 2 --kv-heads 2', 'expected --heads 4, as that run has, got 2')):
+        said = run('--steps 9 --resume whole --checkpoint whole --save-every 1', options, status=2)
+        assert says in said and 'step ' not in said and files_of('whole') == before, said
+    llama = '--preset llama-tiny --layers 1 --resume llama --checkpoint llama --resume-if-there'
+    run(llama, '--heads 4 --kv-heads 2 --steps 1')
+    said = run(llama, '--heads 8 --kv-heads 4 --steps 2', status=2) # the weights have the same shapes
+    assert 'expected --heads 4, as that run has, got 8' in said, said
+    said = run(llama, '--heads 4 --kv-heads 2 --seq 16 --steps 2 --total-steps 1') # a length is no weight
+    assert 'that run had another --seq' in said, said
+
+
+def check_load_of_a_larger_model():
+    """The weights that a smaller model lacks would be gone from the file of --save."""
+    run('--layers 4 --steps 1 --save weights --checkpoint saved')
+    before = pathlib.Path('weights').read_bytes()
+    names = [name for name in header_of('weights') if name.startswith(('layer.2', 'layer.3'))]
+    refused('--steps 1 --load weights --save weights', says=f'lacks {len(names)} entries of the file, the first is '
+            f'"{names[0]}"')
+    assert pathlib.Path('weights').read_bytes() == before
+    run('--layers 4 --steps 1 --load weights --save weights')
+    run('--layers 4 --steps 1 --load', f'saved/{files_of("saved")[0]}') # states of the optimizer are no weights
+    for how in '--dtype f16', '--dtype fp8 --scaling delayed':
+        run(how, '--steps 1 --save scaled --checkpoint scales --replace-checkpoints')
+        run('--steps 1 --load scaled', '--dtype f16' if 'f16' in how else '')
+        run(how, '--steps 1 --load scaled')
+
+
+def check_resume_past_damaged_files():
+    """--keep does not count damaged checkpoints: the whole ones before them stay."""
+    run('--steps 6 --checkpoint saved --save-every 1 --keep 6')
+    names = files_of('saved')
+    assert len(names) == 6, names
+    for name in names[3:]:
+        data = bytearray((pathlib.Path('saved') / name).read_bytes())
+        data[-1] ^= 1
+        (pathlib.Path('saved') / name).write_bytes(data)
+    said = run('--steps 4 --total-steps 6 --resume saved --checkpoint saved --save-every 1 --keep 3')
+    assert 'passed over 3 that are not whole' in said and 'going on from step 3' in said, said
+    left = files_of('saved')
+    assert names[1] in left and names[2] in left and left[-1].endswith('-step4.safetensors'), left
+
+
 def check_roll_back_finds_no_other_run():
     """The run's own files are gone: the newest existing one was saved by another run."""
     run('--steps 6 --checkpoint mixed --save-every 2 --keep 9 --save weights')
