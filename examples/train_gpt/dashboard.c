@@ -179,23 +179,34 @@ static void add_validation(struct dashboard *d, double step, double loss)
     dashboard_add(&d->validation, (struct dashboard_point){ .step = step, .loss = loss });
 }
 
+/* A log goes back where a run was rolled back, whose alerts remain, or where another run begins: it resumed from an
+   earlier step, or shares the log. */
+static void begin_step(struct dashboard *d, struct dashboard_points *to, double step, bool rolled_back)
+{
+    const bool goes_back = to->n && to->p[to->n - 1].step >= step;
+    cut(to, step);
+    if (to != &d->run) return;
+    cut(&d->validation, step);
+    if (goes_back && !rolled_back) dashboard_cut_events(d, step);
+}
+
 bool dashboard_read(struct dashboard *d, struct dashboard_points *to, const char *log)
 {
     char line[8192];
+    bool rolled_back = false;
     FILE *const f = fopen(log, "r");
     if (!f) return false;
     while (fgets(line, sizeof line, f)) {
         const double step = field(line, "step");
         if (!(step >= 0)) continue;
-        if (to == &d->run) read_events(d, line);
-        if (strstr(line, "\"recovery\":")) continue;
+        const bool recovers = strstr(line, "\"recovery\":");
         const double validation = field(line, "validation_loss");
-        if (!isnan(validation)) {
-            if (to == &d->run) add_validation(d, step, validation);
-            continue;
-        }
-        cut(to, step); /* a run resumed from an earlier step */
-        if (to == &d->run) cut(&d->validation, step);
+        const bool is_step = !recovers && isnan(validation);
+        if (is_step) begin_step(d, to, step, rolled_back);
+        rolled_back = is_step ? false : rolled_back || strstr(line, "\"recovery\":\"roll_back\"");
+        if (to == &d->run) read_events(d, line);
+        if (!recovers && !is_step && to == &d->run) add_validation(d, step, validation);
+        if (!is_step) continue;
         dashboard_add(to, (struct dashboard_point){ step, field(line, "loss"), field(line, "grad_norm"),
                                                     field(line, "lr"), field(line, "tokens_per_s"),
                                                     field(line, "param_norm"), field(line, "update_ratio"),

@@ -6,6 +6,7 @@
  */
 #include "hugging_face.h"
 #include "model.h"
+#include "paths.h"
 #include "run.h"
 #include "saves.h"
 #include "signals.h"
@@ -123,12 +124,21 @@ static void open_page(struct run *r)
                                   .loss_unit = r->train.bytes ? "nats per byte" : "nats per token" };
 }
 
+/* Lines of two runs in one file could not be told apart. The lock ends with the process. */
+static void lock_log(void)
+{
+    bool taken;
+    path_lock_file(o.log, &taken);
+    if (taken) die("--log %.200s: another run writes to this file", o.log);
+}
+
 static rw_status open_monitor(struct run *r)
 {
     open_page(r);
     if (o.dashboard && o.resume && o.log) dashboard_read(&r->page, &r->page.run, o.log);
     if (o.good && !dashboard_read(&r->page, &r->page.good, o.good)) die("%s: cannot be read", o.good);
     rw_status status = rw_monitor_create(&r->monitor, r->ctx, o.log);
+    if (!status && o.log) lock_log();
     for (int i = 0; !status && i < ALERTS; i++) status = rw_monitor_set_policy(r->monitor, 1u << i, o.on[i]);
     if (!status && o.tensorboard) status = rw_monitor_add(r->monitor, RW_MONITOR_TENSORBOARD, o.tensorboard);
     if (!status && o.prometheus) status = rw_monitor_add(r->monitor, RW_MONITOR_PROMETHEUS, o.prometheus);

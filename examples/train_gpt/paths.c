@@ -110,6 +110,16 @@ int path_lock_folder(const char *folder, bool *ret_taken)
     return fd;
 }
 
+int path_lock_file(const char *path, bool *ret_taken)
+{
+    struct stat s;
+    *ret_taken = false;
+    const int fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0 && !fstat(fd, &s) && S_ISREG(s.st_mode)) /* not a device, which runs may share */
+        *ret_taken = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+    return fd;
+}
+
 /* The path without slashes at its end, with its links resolved. */
 static bool resolve_new(const char *path, char ret[PATH_SIZE])
 {

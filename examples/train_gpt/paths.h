@@ -26,6 +26,9 @@ size_t path_count_checkpoints(const char *folder);
    with close(). Without locks on that file system, or for -1, there is none. */
 int path_lock_folder(const char *folder, bool *ret_taken);
 
+/* Likewise for a file that exists; a device is not locked. */
+int path_lock_file(const char *path, bool *ret_taken);
+
 /* Whether both are the same file or folder, which need not exist yet: "a" and "./a" are the same. */
 bool path_is_same(const char *a, const char *b);
 

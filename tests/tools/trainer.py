@@ -553,6 +553,34 @@ def check_resume_of_nothing():
         assert sum(count for _, _, count, what in events if 'loss_spike' in what) == alerts, (options, events)
 
 
+def check_log_of_an_earlier_run():
+    """A page has no alerts of an earlier run in the same log; those of a roll-back remain."""
+    def line(step, *alerts, **more):
+        return json.dumps({'step': step, 'loss': 4, **more, 'alerts': alerts}, separators=(',', ':'))
+    lines = [line(step, *(['loss_spike'] if step < 6 else ['grad_spike']), memory={}) for step in range(9)]
+    lines += [line(step, memory={}) for step in range(3)] # another run
+    lines += [line(3, 'plateau', memory={}), line(3, 'plateau', recovery='roll_back'), line(2, memory={})] # back to 2
+    run('--steps 4 --checkpoint log')
+    pathlib.Path('log.jsonl').write_text('\n'.join(lines) + '\n')
+    run('--steps 5 --total-steps 4 --resume log --log log.jsonl --dashboard page --on slow_step=note')
+    alerts = [text for *_, text in events_of('page') if 'slow_step' not in text]
+    assert sorted(alerts) == ['plateau', 'plateau → roll_back'], alerts
+
+
+def check_one_log_of_two_runs():
+    """The second one at a time is refused."""
+    first = subprocess.Popen([PROGRAM, *QUICK, *'--steps 1000000 --log log.jsonl'.split()], stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, preexec_fn=restore_signals)
+    while not first.stdout.readline().startswith(b'step'):
+        pass
+    refused('--steps 1 --log log.jsonl', says='--log log.jsonl: another run writes to this file')
+    first.send_signal(signal.SIGINT)
+    first.stdout.read()
+    assert first.wait(300) == 130
+    run('--steps 1 --log log.jsonl')
+    run('--steps 1 --log /dev/null')
+
+
 def check_skipped_updates():
     """Updates that --on leaves out count as those of a scaler do, and none counts twice."""
     wild = '--steps 9 --lr 1000 --clip 1e9 --warmup 0 --schedule constant --on loss_nonfinite=skip --eval-tokens 0'
