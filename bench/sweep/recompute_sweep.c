@@ -9,10 +9,12 @@
 #include "sweep/model_session.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -222,8 +224,18 @@ static bool can_replace(const struct sweep_options *o, const char *name)
     return !why;
 }
 
-/* Creates o->out, and checks the files in it that the sweep will replace. */
-static bool prepare_out(const struct sweep_options *o)
+/* Measured costs are in the folder: a second sweep would plan with those of the first. Without locks on that file
+   system there is none. The lock ends with close(). */
+static bool lock_out(const struct sweep_options *o, int *ret_lock)
+{
+    *ret_lock = open(o->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool taken = *ret_lock >= 0 && flock(*ret_lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+    if (taken) fprintf(stderr, "recompute_sweep: --out %s: another sweep writes to this folder\n", o->out);
+    return !taken;
+}
+
+/* Creates and locks o->out, and checks the files in it that the sweep will replace. */
+static bool prepare_out(const struct sweep_options *o, int *ret_lock)
 {
     static const char *const names[] = { "sweep.csv", "sweep.json", "sweep.html", "sweep.svg", "costs.txt" };
     const size_t n = sizeof names / sizeof *names - (o->costs != NULL); /* --costs replaces the last one */
@@ -233,6 +245,7 @@ static bool prepare_out(const struct sweep_options *o)
         fprintf(stderr, "recompute_sweep: --out %s: %s\n", o->out, strerror(errno));
         return false;
     }
+    if (!lock_out(o, ret_lock)) return false;
     for (size_t i = 0; i < n; i++)
         if (!can_replace(o, names[i])) return false;
     return true;
@@ -449,14 +462,30 @@ static int run(struct sweep_options *o, const struct sweep_text *text)
     }
     if (!prepare_costs(o)) return 2;
     if (o->fit || o->advise) return answer(o, text);
-    return prepare_out(o) ? sweep(o, text) : 2;
+    int lock = -1;
+    const int status = prepare_out(o, &lock) ? sweep(o, text) : 2;
+    if (lock >= 0) close(lock);
+    return status;
+}
+
+/* Variables that would change what every row does, and with it times and memory. */
+static void ignore_environment(void)
+{
+    static const struct {
+        const char *name, *why;
+    } ignored[] = { { "REWIND_POLICY", "each row has its own policy" },
+                    { "REWIND_VERIFY", "each row is compared with none by itself" },
+                    { "REWIND_EAGER", "the steps of the rows are planned" } };
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) {
+        if (getenv(ignored[i].name))
+            fprintf(stderr, "recompute_sweep: %s is ignored: %s\n", ignored[i].name, ignored[i].why);
+        unsetenv(ignored[i].name);
+    }
 }
 
 int main(int argc, char **argv)
 {
-    if (getenv("REWIND_POLICY"))
-        fprintf(stderr, "recompute_sweep: REWIND_POLICY is ignored: each row has its own policy\n");
-    unsetenv("REWIND_POLICY");
+    ignore_environment();
     struct sweep_options o;
     const int read = sweep_options_read(&o, argc, argv);
     if (read) {

@@ -281,6 +281,33 @@ def check_lengths_that_have_run(out, costs):
     assert [r['seq'] for r in json.loads((folder / 'sweep.json').read_text())] == [16]
 
 
+def check_folder_of_two_sweeps(out, costs):
+    """The second one would plan with the measured costs of the first: it is refused, until the first has ended."""
+    folder = out / 'both'
+    first = subprocess.Popen([PROGRAM, *MODEL, '--policy', 'none', '--steps', '1000000', '--out', folder],
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert 'layers of width' in first.stdout.readline()
+    said = run('--policy', 'none', '--out', folder, status=2)
+    assert said == f'recompute_sweep: --out {folder}: another sweep writes to this folder\n', said
+    first.kill()
+    first.wait()
+    first.stdout.close()
+    run('--policy', 'none', '--out', folder, *costs)
+
+
+def check_environment(out, costs):
+    """Variables that change every row are ignored, with a note."""
+    names = 'REWIND_POLICY', 'REWIND_VERIFY', 'REWIND_EAGER'
+    done = subprocess.run([PROGRAM, *MODEL, '--policy', 'none full', '--out', out / 'plain', *map(str, costs)],
+                          env={**os.environ, 'REWIND_POLICY': 'none', 'REWIND_VERIFY': '1', 'REWIND_EAGER': '1'},
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and all(f'{name} is ignored: ' in done.stderr for name in names), done
+    rows = json.loads((out / 'plain/sweep.json').read_text())
+    run('--policy', 'none full', '--out', out / 'same', *costs)
+    for row, same in zip(rows, json.loads((out / 'same/sweep.json').read_text()), strict=True):
+        assert all(row[k] == same[k] for k in ('peak_bytes', 'kept_bytes', 'replayed_nodes', 'loss')), (row, same)
+
+
 def check_length_beyond_the_memory(out):
     """It is refused before the first row; here `full` would fit, and `none`, with which it is compared, does not."""
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_AS, (600 << 20, 600 << 20))
