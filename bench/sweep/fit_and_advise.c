@@ -141,31 +141,40 @@ static void note_largest(struct largest *x, const struct search *s)
         *x = (struct largest){ s->policy, s->most, s->at_most.ms };
 }
 
+/* " of length 256", for a batch: there is an answer for each length. */
+static void name_other_size(const struct sweep_options *o, char *text, size_t size)
+{
+    *text = '\0';
+    if (!o->fit_seq) snprintf(text, size, " of %s %d", sweep_seq_name(o), o->seqs[0]);
+}
+
 /* Searches the largest size under one policy and proves it with a step. */
 static bool fit_policy(const struct sweep_options *o, const struct sweep_text *text, const char *policy,
                        struct largest *largest)
 {
     const char *const what = o->fit_seq ? sweep_seq_name(o) : "batch";
+    char of[64];
     struct search s = { .o = o, .policy = policy, .open_for = o->seqs[0],
                         .step = o->fit_seq ? model_side_step(o->model.kind) : 1 };
     rw_memory m;
     size_t resident = 0;
+    name_other_size(o, of, sizeof of);
     rw_status status = sweep_plan_open(&s.run, o, o->seqs[0]);
     if (!status) status = search(&s);
     if (sweep_run_close(&s.run, status)) return false;
     if (!s.most && s.refused[0]) {
-        printf("%-32s nothing fits: %s %d is refused: %s\n", policy, what, s.tried, s.refused);
+        printf("%-32s nothing fits: %s %d%s is refused: %s\n", policy, what, s.tried, of, s.refused);
         return true;
     }
     if (!s.most) {
         const size_t takes = s.above.total_bytes ? s.above.total_bytes : s.above.least_bytes;
-        printf("%-32s nothing fits: %s %d takes %s%zu of %zu bytes\n", policy, what, s.tried,
+        printf("%-32s nothing fits: %s %d%s takes %s%zu of %zu bytes\n", policy, what, s.tried, of,
                s.above.total_bytes ? "" : "at least ", takes, o->fit);
         return true;
     }
     note_largest(largest, &s);
-    printf("%-32s %s %d takes %zu of %zu bytes (arena %zu), ", policy, what, s.most, s.at_most.total_bytes, o->fit,
-           s.at_most.peak_bytes);
+    printf("%-32s %s %d%s takes %zu of %zu bytes (arena %zu), ", policy, what, s.most, of, s.at_most.total_bytes,
+           o->fit, s.at_most.peak_bytes);
     if (s.refused[0]) printf("%d is refused: %s; ", s.most + s.step, s.refused);
     else if (s.above.total_bytes) printf("%d takes %zu; ", s.most + s.step, s.above.total_bytes);
     else printf("%d is beyond the budget; ", s.most + s.step);
@@ -186,15 +195,29 @@ static bool fit_policy(const struct sweep_options *o, const struct sweep_text *t
     return good;
 }
 
-bool sweep_fit(const struct sweep_options *o, const struct sweep_text *text)
+/* Answers for the first length of the list. */
+static bool fit_length(const struct sweep_options *o, const struct sweep_text *text)
 {
+    char of[64];
     bool good = true;
     struct largest largest = { .size = 0 };
     for (int i = 0; i < o->n_policies; i++) good &= fit_policy(o, text, o->policies[i], &largest);
+    name_other_size(o, of, sizeof of);
     if (largest.size)
-        printf("the largest %s that fits is %d, under %s\n", o->fit_seq ? sweep_seq_name(o) : "batch", largest.size,
-               largest.policy);
+        printf("the largest %s%s that fits is %d, under %s\n", o->fit_seq ? sweep_seq_name(o) : "batch", of,
+               largest.size, largest.policy);
     return good && largest.size;
+}
+
+bool sweep_fit(const struct sweep_options *o, const struct sweep_text *text)
+{
+    bool good = true;
+    for (int i = 0; i < (o->fit_seq ? 1 : o->n_seqs); i++) {
+        struct sweep_options one = *o;
+        one.seqs[0] = o->seqs[i], one.n_seqs = 1;
+        good &= fit_length(&one, text);
+    }
+    return good;
 }
 
 /* ---- advice ---- */

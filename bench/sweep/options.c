@@ -22,9 +22,10 @@ static const char usage[] =
     "  --policy LIST           policies separated by blanks, e.g. \"none budget:50% full selective:core_attn,mlp\"\n"
     "  --budget LIST           a row more for each budget, separated by commas: 75%,50%,256MiB\n"
     "  --fit SIZE              answers the largest batch (--grow seq: length or side) of which all that the device\n"
-    "                          holds fits into SIZE (as 4GiB), under each policy, by planning alone; then runs it\n"
-    "                          once, if the machine has so much. Without --policy also under total:SIZE, and where\n"
-    "                          REWIND_OFFLOAD names a folder, total:SIZE+offload\n"
+    "                          holds fits into SIZE (as 4GiB), for each length or side of --seq under each policy,\n"
+    "                          by planning alone; then runs it once, if the machine has so much. Without --policy\n"
+    "                          also under total:SIZE, and where REWIND_OFFLOAD names a folder,\n"
+    "                          total:SIZE+offload\n"
     "  --grow batch|seq        [batch]\n"
     "  --advise                says what fills memory, what would help and what it grows with, by planning alone: the\n"
     "                          batch twice, and from the first length or side of --seq to each longer one, at most\n"
@@ -97,8 +98,9 @@ static const char *const wanted[] = {
     [BATCH - LAYERS] = "1 to 16777216",
     [STEPS - LAYERS] = "1 to 16777216",
     [DTYPE - LAYERS] = "f32, bf16, f16 or f64",
-    [DROPOUT - LAYERS] = "a number of 0 or more and less than 1",
-    [ATTENTION - LAYERS] = "flash or scores",
+    [DROPOUT - LAYERS] = "a number of 0 or more and less than 1, and needs a model that has it (a network of "
+                         "convolutions has its own)",
+    [ATTENTION - LAYERS] = "flash or scores, and needs a model that has attention",
     [THREADS - LAYERS] = "1 to 1024",
     [DEVICE - LAYERS] = "auto, cpu or cuda",
     [SEED - LAYERS] = "a whole number below 2^64",
@@ -282,6 +284,12 @@ static bool take_dropout(struct model_config *m, const char *value)
     return end != value && !*end && m->dropout >= 0 && m->dropout < 1;
 }
 
+static bool take_attention(struct model_config *m, const char *value)
+{
+    m->scores = !strcmp(value, "scores");
+    return m->scores || !strcmp(value, "flash");
+}
+
 static bool take_seed(struct sweep_options *o, const char *value)
 {
     char *end;
@@ -307,13 +315,13 @@ static int take(struct sweep_options *o, int option, const char *value)
     case HEADS: ok = has_layers && size(value, &m->heads); break;
     case KV_HEADS: ok = m->kind == MODEL_LLAMA && size(value, &m->kv_heads); break;
     case POLICY: ok = o->names_policies = read_policies(o, value); break;
-    case SEQ: ok = read_seqs(o, value); break;
-    case BATCH: ok = size(value, &o->batch); break;
+    case SEQ: ok = o->names_seqs = read_seqs(o, value); break;
+    case BATCH: ok = o->names_batch = size(value, &o->batch); break;
     case STEPS: ok = size(value, &o->steps); break;
     case THREADS: ok = number(value, 1, 1024, &o->threads); break;
     case DTYPE: ok = take_dtype(m, value); break;
-    case DROPOUT: ok = take_dropout(m, value); break;
-    case ATTENTION: m->scores = !strcmp(value, "scores"), ok = m->scores || !strcmp(value, "flash"); break;
+    case DROPOUT: ok = has_layers && take_dropout(m, value); break;
+    case ATTENTION: ok = has_layers && take_attention(m, value); break;
     case DEVICE: o->device = value, ok = is_device(value); break;
     case SEED: ok = take_seed(o, value); break;
     case DATA: o->data = value, ok = *value; break;
@@ -339,6 +347,17 @@ static int check_advised(const struct sweep_options *o)
     if (!o->advise || longer < CKPT_SCALED_STEPS_MAX) return 0;
     fprintf(stderr, "recompute_sweep: --advise: expected at most %d longer %ss than the first of --seq, got %d\n",
             CKPT_SCALED_STEPS_MAX - 1, sweep_seq_name(o), longer);
+    return 3;
+}
+
+/* --fit answers one of the two sizes: it must not be given. --advise reads the batch itself. */
+static int check_fit(const struct sweep_options *o)
+{
+    if (!o->fit || (o->fit_seq ? !o->names_seqs || o->n_seqs == 1 : !o->names_batch) || o->advise) return 0;
+    if (o->fit_seq)
+        fprintf(stderr, "recompute_sweep: --fit with --grow seq answers one %s: expected at most one in --seq, got "
+                        "%d\n", sweep_seq_name(o), o->n_seqs);
+    else fprintf(stderr, "recompute_sweep: --fit answers the batch: expected no --batch, got %d\n", o->batch);
     return 3;
 }
 
@@ -371,7 +390,8 @@ static int check(struct sweep_options *o)
                 sweep_seq_name(o), o->seqs[i]);
         return 3;
     }
-    return check_advised(o);
+    const int status = check_fit(o);
+    return status ? status : check_advised(o);
 }
 
 static void note_command(struct sweep_options *o, int argc, char **argv)

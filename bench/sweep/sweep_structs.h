@@ -27,6 +27,7 @@ struct sweep_options {
     int n_policies;
     bool names_policies; /* --policy was given */
     int seqs[SWEEP_MAX], n_seqs;
+    bool names_seqs, names_batch; /* --seq, --batch were given */
     int batch, steps, threads;
     size_t fit;    /* --fit: bytes; 0: not given */
     bool fit_seq;  /* --grow seq: the length grows; false: the batch */
@@ -48,6 +49,23 @@ static inline const char *sweep_seq_name(const struct sweep_options *o)
 static inline bool sweep_has_layers(const struct sweep_options *o)
 {
     return o->model.kind < MODEL_RESNET50;
+}
+
+/* The dropout of the model: its own, or that of --dropout. */
+static inline float sweep_dropout(const struct sweep_options *o)
+{
+    return o->model.kind == MODEL_VGG16 ? 0.5f : o->model.dropout;
+}
+
+/* Whether the model drops values, at any rate. */
+static inline bool sweep_has_dropout(const struct sweep_options *o)
+{
+    return sweep_has_layers(o) || o->model.kind == MODEL_VGG16;
+}
+
+static inline bool sweep_has_attention(const struct sweep_options *o)
+{
+    return sweep_has_layers(o) && o->model.kind != MODEL_MAMBA2;
 }
 
 /* Appends a word, quoted if a shell would read it differently. *n: the length so far; size or more: it does not fit. */

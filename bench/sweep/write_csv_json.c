@@ -107,11 +107,11 @@ void sweep_row_command(const struct sweep_options *o, const struct sweep_row *r,
     if (o->custom) put_int(text, size, &n, "width", m->width);
     if (o->custom && has_layers) put_int(text, size, &n, "heads", m->heads);
     if (o->custom && m->kind == MODEL_LLAMA) put_int(text, size, &n, "kv-heads", m->kv_heads);
+    put_text(text, size, &n, "dtype", rw_dtype_name(m->dtype));
     dropout_text(m->dropout, dropout);
-    if (n < size)
-        n += (size_t)snprintf(text + n, size - n, " --dtype %s --dropout %s --attention %s --seed %llu",
-                              rw_dtype_name(m->dtype), dropout, m->scores ? "scores" : "flash",
-                              (unsigned long long)o->seed);
+    if (has_layers) put_text(text, size, &n, "dropout", dropout);
+    if (has_layers) put_text(text, size, &n, "attention", m->scores ? "scores" : "flash");
+    if (n < size) n += (size_t)snprintf(text + n, size - n, " --seed %llu", (unsigned long long)o->seed);
     put_int(text, size, &n, "batch", o->batch);
     put_int(text, size, &n, "seq", r->seq);
     put_int(text, size, &n, "steps", o->steps);
@@ -145,7 +145,7 @@ bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows
     for (int i = 0; i < n; i++) {
         const struct sweep_row *const r = &rows[i];
         const struct model_config *const m = &o->model;
-        char command[SWEEP_COMMAND], dropout[32];
+        char command[SWEEP_COMMAND], dropout[32] = "";
         fprintf(f, "%s,%s,%s,%s,%d,%d,%d,", model_name(m->kind), o->custom ? "custom" : o->preset, o->device,
                 rw_dtype_name(m->dtype), o->threads, o->batch, r->seq);
         put_field(f, r->policy);
@@ -155,14 +155,39 @@ bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows
         fprintf(f, ",%zu,%.5g,%.5g,%.2f,%.9g,%s,", r->replayed, r->tflops, o->ceiling, sweep_utilisation(o, r),
                 r->loss, r->identical ? "true" : "false");
         if (r->resident) fprintf(f, "%zu", r->resident);
-        dropout_text(m->dropout, dropout);
-        fprintf(f, ",%.3f,%d,%d,%d,%d,%s,%s,%llu,%d,", r->predicted_ms, m->layers, m->width, m->heads, m->kv_heads,
-                dropout, m->scores ? "scores" : "flash", (unsigned long long)o->seed, o->steps);
+        if (sweep_has_dropout(o)) dropout_text(sweep_dropout(o), dropout);
+        fprintf(f, ",%.3f,", r->predicted_ms);
+        if (sweep_has_layers(o)) fprintf(f, "%d,%d,%d,%d,", m->layers, m->width, m->heads, m->kv_heads);
+        else fprintf(f, ",%d,,,", m->width);
+        fprintf(f, "%s,%s,%llu,%d,", dropout, !sweep_has_attention(o) ? "" : m->scores ? "scores" : "flash",
+                (unsigned long long)o->seed, o->steps);
         sweep_row_command(o, r, command, sizeof command);
         put_field(f, command);
         fputc('\n', f);
     }
     return sweep_close(f, o, "sweep.csv");
+}
+
+static void add_if(cJSON *j, const char *name, bool has, double value)
+{
+    if (has) cJSON_AddNumberToObject(j, name, value);
+    else cJSON_AddNullToObject(j, name);
+}
+
+/* Null for a property that the model does not have, or that is not one number. */
+static void add_model(cJSON *j, const struct sweep_options *o)
+{
+    const struct model_config *const m = &o->model;
+    const bool has_layers = sweep_has_layers(o);
+    char dropout[32];
+    dropout_text(sweep_dropout(o), dropout);
+    add_if(j, "layers", has_layers, m->layers);
+    add_if(j, "width", true, m->width);
+    add_if(j, "heads", has_layers, m->heads);
+    add_if(j, "kv_heads", has_layers, m->kv_heads);
+    add_if(j, "dropout", sweep_has_dropout(o), strtod(dropout, NULL));
+    if (sweep_has_attention(o)) cJSON_AddStringToObject(j, "attention", m->scores ? "scores" : "flash");
+    else cJSON_AddNullToObject(j, "attention");
 }
 
 /* Appends a row to the array of sweep.json. */
@@ -194,13 +219,7 @@ static void add_row(cJSON *array, const struct sweep_options *o, const struct sw
     if (r->resident) cJSON_AddNumberToObject(j, "resident_bytes", (double)r->resident);
     else cJSON_AddNullToObject(j, "resident_bytes");
     cJSON_AddNumberToObject(j, "predicted_ms", r->predicted_ms);
-    cJSON_AddNumberToObject(j, "layers", o->model.layers);
-    cJSON_AddNumberToObject(j, "width", o->model.width);
-    cJSON_AddNumberToObject(j, "heads", o->model.heads);
-    cJSON_AddNumberToObject(j, "kv_heads", o->model.kv_heads);
-    dropout_text(o->model.dropout, text);
-    cJSON_AddNumberToObject(j, "dropout", strtod(text, NULL));
-    cJSON_AddStringToObject(j, "attention", o->model.scores ? "scores" : "flash");
+    add_model(j, o);
     snprintf(text, sizeof text, "%llu", (unsigned long long)o->seed); /* a double has 53 bits */
     cJSON_AddStringToObject(j, "seed", text);
     cJSON_AddNumberToObject(j, "steps", o->steps);

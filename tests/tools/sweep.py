@@ -39,7 +39,9 @@ def limit_files(most):
 
 def run(*options, status=0, store='', limit=None, fault=None):
     program = PROGRAM.parent / 'sweep_faults' if fault else PROGRAM
-    done = subprocess.run([program, *MODEL, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    finds_batch = '--fit' in options and 'seq' not in options and '--advise' not in options # then it is not given
+    model = MODEL[:4] + MODEL[6:] if finds_batch else MODEL
+    done = subprocess.run([program, *model, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           env={**os.environ, 'REWIND_OFFLOAD': str(store), 'SWEEP_FAULT': fault or ''},
                           preexec_fn=limit and functools.partial(limit_files, limit))
     assert done.returncode == status, (options, done.returncode, done.stdout, done.stderr)
@@ -360,7 +362,7 @@ def check_advice_of_positions(out):
     assert follows == 'no' and now == batch and int(length) == int(now) + 4 * 256 * 64, said
     total = int(re.search(r'^  all +(\d+)', said, re.M)[1])
     fits = run('--seq', '256', '--policy', 'none', '--fit', f'{total}B', *costs)
-    assert f'batch 1 takes {total} of {total} bytes' in fits and 'as predicted' in fits, (said, fits)
+    assert f'batch 1 of length 256 takes {total} of {total} bytes' in fits and 'as predicted' in fits, (said, fits)
 
 
 def check_files_that_are_there(out, costs):
@@ -405,8 +407,9 @@ def check_reader_that_ends(out, costs):
 
 def check_full_stdout(out):
     for question in [], ['--fit', '8MiB'], ['--advise'], ['--help']:
+        model = MODEL[:4] + MODEL[6:] if '--fit' in question else MODEL
         with open('/dev/full', 'w') as full:
-            done = subprocess.run([PROGRAM, *MODEL, '--policy', 'none', '--out', out, *question], stdout=full,
+            done = subprocess.run([PROGRAM, *model, '--policy', 'none', '--out', out, *question], stdout=full,
                                   stderr=subprocess.PIPE, text=True)
         assert done.returncode in (1, 2) and 'standard output' in done.stderr, (question, done)
 
@@ -423,7 +426,8 @@ def check_costs(out, costs):
 
 def check_fit():
     said = run('--policy', 'none full', '--fit', '8MiB')
-    found = re.findall(r'^(\S+) +batch (\d+) takes (\d+) of (\d+) bytes \(arena \d+\), (\d+) takes (\d+)', said, re.M)
+    found = re.findall(r'^(\S+) +batch (\d+) of length 32 takes (\d+) of (\d+) bytes \(arena \d+\), (\d+) takes (\d+)',
+                       said, re.M)
     assert len(found) == 2 and said.count('as predicted') == 2 and 'NOT' not in said, said
     for _, batch, takes, most, above, beyond in found:
         assert int(above) == int(batch) + 1 and int(takes) <= int(most) < int(beyond), said
@@ -439,11 +443,44 @@ def check_fit():
     length, takes, most, above, beyond = map(int, found[0])
     assert above == length + 1 and takes <= most < beyond, said
     said = run('--policy', 'full', '--fit', '255TiB')
-    assert re.search(r'batch (\d+) takes .*, \d+ is refused: .* more than a plan can address', said), said
+    assert re.search(r'batch (\d+) of length 32 takes .*, \d+ is refused: .* more than a plan can address', said), said
     machine = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
     large = '--model', 'deepseek', '--preset', 'v3', '--dtype', 'bf16', '--policy', 'full'
     said = run(*large, '--fit', '11.5TiB')
     assert f'not run: the process may hold {machine} bytes' in said, f'what is too large here is planned: {said}'
+
+
+def check_fit_of_lengths(costs):
+    """An answer for each length of the list; a size that is the answer is not given."""
+    fit = '--policy', 'full', '--fit', '8MiB', '--seq', '32,128', *costs
+    said = run(*fit)
+    batches = re.findall(r'^the largest batch of length (\d+) that fits is (\d+), under full$', said, re.M)
+    assert [int(length) for length, _ in batches] == [32, 128] and int(batches[0][1]) > int(batches[1][1]) > 0, said
+    for length, batch in batches:
+        assert re.search(rf'^full +batch {batch} of length {length} takes ', said, re.M), (length, batch, said)
+    said = run(*fit, '--batch', '3', status=2)
+    assert said == 'recompute_sweep: --fit answers the batch: expected no --batch, got 3\n', said
+    said = run(*fit, '--grow', 'seq', status=2)
+    assert 'answers one length: expected at most one in --seq, got 2' in said, said
+
+
+def check_properties_of_networks(out, costs):
+    """Options that a network of convolutions does not have are refused, and its rows do not have them."""
+    for model in 'vgg16', 'resnet50':
+        for option, value in ('--dropout', '0.9'), ('--attention', 'scores'), ('--attention', 'flash'):
+            said = run('--model', model, option, value, '--out', out, status=2)
+            assert f'{option} takes ' in said and 'needs a model that has' in said, said
+        run('--model', model, '--policy', 'none', '--out', out, *costs)
+        row, = json.loads((out / 'sweep.json').read_text())
+        line, = csv.DictReader((out / 'sweep.csv').read_text().splitlines())
+        dropout = 0.5 if model == 'vgg16' else None
+        assert row['dropout'] == dropout and line['dropout'] == ('0.5' if dropout else ''), (row, line)
+        for name in 'layers', 'heads', 'kv_heads', 'attention':
+            assert row[name] is None and line[name] == '', (name, row, line)
+        subprocess.run([PROGRAM, *shlex.split(row['command'])[1:], '--out', out / 'again'], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        again, = json.loads((out / 'again/sweep.json').read_text())
+        assert same_row(row, again), (row, again)
 
 
 def check_fit_of_images(costs):
@@ -452,17 +489,18 @@ def check_fit_of_images(costs):
     for model in IMAGES:
         for grow, what in ('batch', 'batch'), ('seq', 'side'):
             said = run('--model', model, '--seq', '48', '--policy', 'full', '--fit', '48MiB', '--grow', grow, *costs)
-            found = re.search(rf'^full +{what} (\d+) takes (\d+) of (\d+) bytes .*, (\d+) takes (\d+)', said, re.M)
+            found = re.search(rf'^full +{what} (\d+)(?: of side 48)? takes (\d+) of (\d+) bytes .*, (\d+) takes (\d+)',
+                              said, re.M)
             assert found and ': as predicted' in said, (model, grow, said)
             size, takes, most, above, beyond = map(int, found.groups())
             assert takes <= most < beyond and above == size + (16 if (model, what) == ('unet', 'side') else 1), said
-    said = run('--model', 'resnet50', '--seq', '32', '--batch', '1', '--policy', 'none', '--fit', '24MiB', *costs)
-    assert re.search(r'^none +batch (\d+) takes', said, re.M) and 'no variance' not in said, said
+    said = run('--model', 'resnet50', '--seq', '32', '--policy', 'none', '--fit', '24MiB', *costs)
+    assert re.search(r'^none +batch (\d+) of side 32 takes', said, re.M) and 'no variance' not in said, said
     said = run('--model', 'vgg16', '--seq', '16', '--policy', 'none', '--fit', '4MiB', *costs, status=2)
     assert 'expected a padded extent of at least 2' in said, f'the message names what no batch mends: {said}'
     shares = '--policy', 'budget:60% budget:1%'
     said = run('--model', 'vgg16', '--seq', '32', *shares, '--fit', '24MiB', *costs, status=1)
-    takes = re.findall(r' nothing fits: batch \d+ takes (?:at least )?(\d+) of 25165824 bytes', said)
+    takes = re.findall(r' nothing fits: batch \d+ of side 32 takes (?:at least )?(\d+) of 25165824 bytes', said)
     assert len(takes) == 2 and all(int(x) > 25165824 for x in takes), f'a share too small for one is no reason: {said}'
 
 
@@ -472,9 +510,9 @@ def check_fit_of_totals(out, costs):
     sizes = {}
     for store, policies in ('', ['total:5242880B']), (out, ['total:5242880B', 'total:5242880B+offload']):
         said = run(*fits, store=store)
-        found = dict(re.findall(r'^(\S+) +batch (\d+) takes', said, re.M))
+        found = dict(re.findall(r'^(\S+) +batch (\d+) of length 64 takes', said, re.M))
         assert list(found)[-len(policies):] == policies, said
-        winner = re.search(r'^the largest batch that fits is (\d+), under (\S+)$', said, re.M)
+        winner = re.search(r'^the largest batch of length 64 that fits is (\d+), under (\S+)$', said, re.M)
         assert winner and winner[1] == max(found.values(), key=int) == found[winner[2]], said
         assert said.count(': as predicted') == len(found) and int(found['total:5242880B']) >= int(found['full']), said
         sizes[store] = int(winner[1])
@@ -482,7 +520,7 @@ def check_fit_of_totals(out, costs):
     said = run(*fits, store=out, limit=4 << 20)
     assert 'total:5242880B+offload is left out: ' in said and 'under total:5242880B\n' in said, said
     said = run('--policy', 'none full', '--fit', '1MiB', *costs, status=1)
-    assert said.count(' nothing fits: batch 1 takes ') == 2 and 'the largest' not in said, said
+    assert said.count(' nothing fits: batch 1 of length 32 takes ') == 2 and 'the largest' not in said, said
 
 
 def check_advice_of_images(costs):
@@ -537,7 +575,7 @@ def check_advice_beyond_a_budget(costs):
     assert [m[:2] for m in missed] == [('length x 4', 'total:4300KiB'), ('it', 'total:3550KiB'),
                                        ('batch x 2', 'total:3550KiB'), ('length x 4', 'total:3550KiB')], said
     said = run('--seq', '128', '--policy', missed[0][2], '--fit', '1GiB', *costs)
-    assert re.search(r'^total:\d+B +batch 2 takes', said, re.M), said
+    assert re.search(r'^total:\d+B +batch \d+ of length 128 takes', said, re.M), said
 
 
 def check_mistakes(out):
