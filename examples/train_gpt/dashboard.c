@@ -454,13 +454,13 @@ bool dashboard_write(struct dashboard *d, const rw_monitor *monitor, bool last)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-    if (!last && d->written > 0 && now - d->written < EVERY_S) return true;
+    if (!last && d->tried > 0 && now - d->tried < EVERY_S) return true;
+    d->tried = now; /* also if it fails: a folder that is gone is not reported after each step */
     if (!path_resolve(d->path, path)) return false; /* replaces the file to which a link refers, not the link */
     FILE *const f = open_beside(path, aside);
     if (!f) return false;
     put_page(f, d, monitor, last);
     const bool whole = !fflush(f) && !ferror(f);
-    d->written = now;
     if (!fclose(f) && whole && !rename(aside, path)) return true;
     remove(aside);
     return false;

@@ -33,7 +33,7 @@ struct dashboard {
     struct dashboard_event *event;
     size_t n_events, cap_events;
     rw_memory memory;      /* of the last step, because an evaluation after it takes less */
-    double steps, written; /* total number of steps; time of writing */
+    double steps, tried;   /* total number of steps; time of the last attempt to write the page */
 };
 
 /* Reads the earlier output of a monitor, of this run or of the reference run; other lines are skipped. False if the

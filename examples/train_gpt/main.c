@@ -115,7 +115,7 @@ static void open_page(struct run *r)
 {
     static char model[200], device[80];
     snprintf(model, sizeof model, "%d layers of width %d, %d heads, %d tokens, %s; %s, %s", o.m.layers, o.m.width,
-             o.m.heads, o.m.seq, o.fp8 ? "fp8" : rw_dtype_name(o.dtype), o.optimizer, o.policy);
+             o.m.heads, o.m.seq, o.fp8 ? "fp8" : rw_dtype_name(o.dtype), o.optimizer, ckpt_policy(r->t));
     const int threads = rw_context_threads(r->ctx);
     snprintf(device, sizeof device, "%s, %d thread%s", rw_device_name(rw_context_device(r->ctx)), threads,
              threads > 1 ? "s" : "");
@@ -178,7 +178,7 @@ static rw_status run(struct run *r)
     rw_memory_stats(r->ctx, &m);
     if (!status)
         printf("%s: %.1f million parameters, %zu training tokens, %s\n", o.m.preset,
-               (double)m.parameters / (double)rw_dtype_size(o.dtype) / 1e6, r->train.n, o.policy);
+               (double)m.parameters / (double)rw_dtype_size(o.dtype) / 1e6, r->train.n, ckpt_policy(r->t));
     if (!status) status = train(r, first);
     const bool untrained = r->ended > ENDED_BY_SIGNAL && !(r->seen > 0); /* the signal came before the first step */
     const bool good = r->ended != ENDED_WRONG && !untrained;

@@ -62,9 +62,9 @@ static const char usage[] =
     "  --quick               a few steps of a tiny model\n";
 
 static const struct size presets[] = {
-    { "tiny", false, 4, 4, 4, 128, 512, 128, false },
-    { "gpt2-124m", false, 12, 12, 12, 768, 3072, 1024, false },
-    { "gpt2-350m", false, 24, 16, 16, 1024, 4096, 1024, false },
+    { "tiny", false, 4, 4, 0, 128, 512, 128, false },
+    { "gpt2-124m", false, 12, 12, 0, 768, 3072, 1024, false },
+    { "gpt2-350m", false, 24, 16, 0, 1024, 4096, 1024, false },
     { "llama-tiny", true, 4, 4, 2, 128, 352, 128, false },
     { "llama-110m", true, 12, 12, 12, 768, 2048, 1024, false },
     { "llama-1b", true, 16, 32, 8, 2048, 8192, 2048, false },
@@ -294,6 +294,9 @@ static void check_files(void)
     if (o.tensorboard && !stat(o.tensorboard, &s) && !S_ISDIR(s.st_mode))
         die_of("--tensorboard", o.tensorboard, "not a folder");
     if (path_shared_fault(files, FILES, text, sizeof text)) die("%s", text);
+    if (o.val && path_is_same(o.data, o.val))
+        fprintf(stderr, "train_gpt: --val is the same file as --data: the validation loss is of text that is trained "
+                        "on\n");
 }
 
 /* The lock comes before the count of the checkpoints in it: a run that has not saved yet has none. */
@@ -318,6 +321,9 @@ static void check_checkpoints(void)
     if (o.resume && !resumable && !o.resume_if_there)
         die_of("--resume", o.resume, "no checkpoint there; --resume-if-there begins a new run then");
     if (o.resume_if_there && !o.resume) die("%s", "--resume-if-there needs --resume DIR");
+    if (o.resume && (o.load || o.load_hf) && !o.resume_if_there)
+        die("%s: expected no other weights than those of --resume; with --resume-if-there a run that begins from the "
+            "beginning loads them", o.load ? "--load" : "--load-hf");
     check_folder(o.checkpoint);
     const size_t others = o.checkpoint ? path_count_checkpoints(o.checkpoint) : 0;
     if (!others || o.replace || (o.resume && path_is_same(o.resume, o.checkpoint))) return;
@@ -363,6 +369,7 @@ void read_options(int argc, char **argv)
             if (pass == 1) take(names[index].name, index);
         }
     }
+    if (!o.m.kv_heads) o.m.kv_heads = o.m.heads;
     if (optind < argc) die("unknown argument \"%s\"; --help lists the options", argv[optind]);
     if ((int64_t)o.batch * o.m.seq > STEP_TOKENS)
         die("%s", "--batch, --seq: expected at most 2^30 tokens at a time; use --accum for more");

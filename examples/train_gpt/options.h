@@ -9,7 +9,7 @@ enum { MAX_LAYERS = 96, ALERTS = 16, STEP_TOKENS = 1 << 30 /* maximum of tokens 
 struct size {
     const char *preset;
     bool llama;
-    int layers, heads, kv_heads, width, hidden, seq;
+    int layers, heads, kv_heads, width, hidden, seq; /* kv_heads of a preset: 0 for as many as heads */
     bool tied; /* for a Llama: the head is the table; a GPT's always is */
 };
 

@@ -185,11 +185,12 @@ static double tokens_of_a_step(void)
     return (double)o.batch * o.accum * o.m.seq;
 }
 
-static void print_step(const struct run *r, int step, double size, double per_s)
+/* per_s: tokens per second of steps alone; step_s: seconds per step with evaluating, saving and all else. */
+static void print_step(const struct run *r, int step, double size, double per_s, double step_s)
 {
     rw_memory m;
     rw_memory_stats(r->ctx, &m);
-    const double left = (o.steps - step - 1) * tokens_of_a_step() / per_s;
+    const double left = (o.steps - step - 1) * step_s;
     printf("step %6d  loss %.4f  norm %.3f  lr %.2e  %7.0f tokens/s  kept %.1f MiB  peak %.1f MiB  %.0f:%02.0f left\n",
            step, r->loss, size, r->rate, per_s, (double)m.kept / 1048576, (double)m.measured_peak / 1048576,
            floor(left / 60), floor(fmod(left, 60)));
@@ -344,11 +345,16 @@ static rw_status end_without_checkpoint(struct run *r, rw_status status)
 
 rw_status train(struct run *r, int first)
 {
-    int since = 0, step = first;
+    int since = 0, made = 0, step = first;
     rw_status status = saves_begin(r, first);
-    double began = seconds();
+    const double start = seconds();
+    double began = start;
     dashboard_cut(&r->page, first); /* --log may have steps after the one from which the run resumes */
     dashboard_cut_events(&r->page, first);
+    if (!status && first >= o.steps) {
+        if (first) printf("already at step %d of %d\n", first, o.steps);
+        show(r, true);
+    }
     while (!status && !r->ended && step < o.steps && !caught_signal()) {
         const double at = seconds();
         double size;
@@ -363,11 +369,12 @@ rw_status train(struct run *r, int first)
             step = next;
             continue;
         }
-        since++;
+        since++, made++;
         const bool last = step + 1 == o.steps;
         if (step % 10 == 0 || last || caught_signal()) {
-            print_step(r, step, size, since * tokens_of_a_step() / (seconds() - began));
-            began = seconds();
+            const double now = seconds();
+            print_step(r, step, size, since * tokens_of_a_step() / (now - began), (now - start) / made);
+            began = now;
             since = 0;
         }
         const double from = seconds();

@@ -962,6 +962,15 @@ def check_step_times():
         assert int(pathlib.Path('jumps').read_text()) >= 5, what
 
 
+def check_time_that_is_left():
+    """It includes the time of saving: here 1,000 s for each of two saves in eleven steps, see check_step_times()."""
+    subprocess.run(['cc', '-shared', '-fPIC', '-O1', '-o', 'clock.so', TOOLS / 'jumping_clock.c'], check=True)
+    said = run('--steps 31 --checkpoint left --save-every 5 --eval-tokens 0',
+               env={'LD_PRELOAD': str(pathlib.Path('clock.so').resolve()), 'JUMPS': 'jumps'})
+    minutes, = re.findall(r'^step +10 .* (\d+):\d\d left$', said, re.M)
+    assert int(minutes) >= 20 * 2000 / 11 / 60 - 1, said
+
+
 def check_step_times_after_a_roll_back():
     """The time of loading a checkpoint is not part of the next step's: see check_step_times()."""
     subprocess.run(['cc', '-shared', '-fPIC', '-O1', '-o', 'clock.so', TOOLS / 'jumping_clock.c'], check=True)
@@ -1006,6 +1015,43 @@ def check_memory_of_an_evaluation():
     evaluated = resident_of(size, '--policy full --eval-every 1 --eval-tokens 4096')
     assert none - full > 64 << 20, (none, full)
     assert evaluated < full + 0.1 * (none - full), (none, full, evaluated)
+
+
+def check_policy_of_the_environment():
+    """REWIND_POLICY overrides --policy: the first line and the page name the policy that is used."""
+    said = run('--steps 1 --policy full --dashboard page', env={'REWIND_POLICY': 'uniform:2'})
+    assert said.splitlines()[0].endswith(', uniform:2'), said
+    assert 'f32; adamw, uniform:2; on cpu' in pathlib.Path('page').read_text()
+
+
+def check_defaults_and_notes():
+    """A GPT has as many KV heads as heads; a resumed run has one source of weights; a run at its end says so."""
+    pathlib.Path('text').write_bytes(b'some text ' * 2000)
+    run('--steps 4 --width 64 --heads 8 --data text --checkpoint notes --save weights')
+    assert header_of('weights')['layer.0.qkv']['shape'] == [3 * 64, 64]
+    page = '--width 64 --heads 8 --data text --resume notes --dashboard page'
+    said = run('--steps 3', page)
+    assert re.search(r'^already at step 4 of 3$', said, re.M) and '; ended 20' in pathlib.Path('page').read_text(), said
+    for option in '--load weights', '--load-hf weights':
+        refused('--steps 5', page, option, says='expected no other weights than those of --resume')
+    run('--steps 5 --total-steps 4', page, '--load weights --resume-if-there')
+    said = run('--steps 1 --data text --val text')
+    assert said.count('--val is the same file as --data') == 1, said
+
+
+def check_page_that_cannot_be_written():
+    """Its line is printed at most every two seconds, not after each step."""
+    os.mkdir('folder')
+    process = subprocess.Popen([PROGRAM, *QUICK, *'--steps 300 --eval-tokens 0 --dashboard folder/page'.split()],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    begin = time.monotonic()
+    while not pathlib.Path('folder/page').exists() and process.poll() is None:
+        time.sleep(0.001)
+    os.rename('folder', 'gone')
+    _, said = process.communicate()
+    lines = said.count('folder/page: No such file')
+    assert process.returncode == 0 and 1 <= lines <= 3 + (time.monotonic() - begin) / 2, (lines, said[-500:])
 
 
 def check_misspelt_policy():
