@@ -211,6 +211,8 @@ static void read_data(struct run *r)
     check_tokens(&r->val, o.val ? o.val : o.data);
     const size_t asked = o.eval_tokens < 0 ? EVAL_WINDOWS * (size_t)o.m.seq : (size_t)o.eval_tokens;
     r->windows = count_windows(&r->val, asked);
+    if (r->windows && o.val && path_is_same(o.data, o.val))
+        fprintf(stderr, "train_gpt: --val is the same file as --data: its losses are not those of unseen data\n");
     r->train_digest = digest_tokens(&r->train);
     r->val_digest = digest_tokens(&r->val);
 }

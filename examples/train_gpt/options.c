@@ -294,9 +294,6 @@ static void check_files(void)
     if (o.tensorboard && !stat(o.tensorboard, &s) && !S_ISDIR(s.st_mode))
         die_of("--tensorboard", o.tensorboard, "not a folder");
     if (path_shared_fault(files, FILES, text, sizeof text)) die("%s", text);
-    if (o.val && path_is_same(o.data, o.val))
-        fprintf(stderr, "train_gpt: --val is the same file as --data: the validation loss is of text that is trained "
-                        "on\n");
 }
 
 /* The lock comes before the count of the checkpoints in it: a run that has not saved yet has none. */
