@@ -132,7 +132,8 @@ typedef enum rw_delayed_operand {
  * parameter or buffer, once per region for another value; with rw_recipe.keep_weights perhaps in an earlier step. Under
  * delayed scaling the scale is that of the operand, and its amax is recorded.
  * @param x, weight values of the tape: rw_operand_at(); the weight itself is quantized as RW_DELAYED_WEIGHT
- * @param params    as for rw_quantize(); dtype RW_F8_E4M3
+ * @param params    as for rw_quantize(); dtype RW_F8_E4M3. A tensor that was quantized before with the same scaling
+ *                  keeps the data and scale of the first call
  * @param operand   RW_DELAYED_INPUT or RW_DELAYED_WEIGHT
  * @param ret_scale receives the scales for rw_dequantize()
  * @return the quantized tensor; NULL on an error, which is sticky: RW_ERR_ARGUMENT without such a recipe, for a tensor

@@ -96,7 +96,8 @@ RW_API rw_recorder rw_record_custom(const rw_recorder_def *def, void *user);
 
 /**
  * Returns an entry that clips gradients to a joint norm, as rw_clip_grad_norm(): a norm that is NaN or infinite makes
- * all of them NaN.
+ * all of them NaN. In a graph these are the gradients that the step computes: one that it does not reach, and whose
+ * address rw_tensor_data() has returned, keeps its zeros.
  * @param max_norm above 0. Infinity changes nothing, and the norm is measured (rewind/monitor.h).
  */
 RW_API rw_recorder rw_record_clip(double max_norm);

@@ -10,6 +10,7 @@
 #include "autodiff/roots.h"
 #include "base/alloc.h"
 #include "record/gradient_state.h"
+#include "record/param.h"
 
 #include <string.h>
 
@@ -138,12 +139,23 @@ static rw_status backward(const struct rw_backward_recorders *x, rw_tape *t, uin
     return status;
 }
 
-/* Do recorders of the list write gradients? */
-static bool changes_gradients(const struct rw_backward_recorders *x)
+/* Number of recorders of the list that write gradients. */
+static size_t count_writers(const struct rw_backward_recorders *x)
 {
-    bool any = false;
-    for (size_t i = 0; i < x->open.n; i++) any |= x->open.entry[i]->kind->reads_all;
-    return any;
+    size_t n = 0;
+    for (size_t i = 0; i < x->open.n; i++) n += x->open.entry[i]->kind->reads_all;
+    return n;
+}
+
+/* The first of several writers finds a clear gradient absent. The next one reads its memory, which has that of an
+   earlier step. */
+static rw_status store_zeros(const struct rw_backward_recorders *x)
+{
+    rw_status status = RW_OK;
+    if (count_writers(x) < 2) return RW_OK;
+    for (size_t i = 0; !status && i < x->ctx->n_params; i++)
+        if (x->ctx->params[i]->gradient.data) status = rw_gradient_store(x->ctx, x->ctx->params[i], name);
+    return status;
 }
 
 static rw_status update(struct rw_backward_recorders *x)
@@ -153,6 +165,7 @@ static rw_status update(struct rw_backward_recorders *x)
         const struct rw_step_recorder *const r = x->open.entry[i];
         if (r->kind->check_update) status = r->kind->check_update(r, name);
     }
+    if (!status) status = store_zeros(x);
     if (!status) status = rw_recorders_prepare(&x->open);
     if (status) return status;
     x->ran = true;
@@ -161,7 +174,7 @@ static rw_status update(struct rw_backward_recorders *x)
         rw_recorders_failed(&x->open);
         return status;
     }
-    if (changes_gradients(x)) rw_gradients_changed(x->ctx);
+    if (count_writers(x)) rw_gradients_changed(x->ctx);
     rw_recorders_launched(&x->open);
     return RW_OK;
 }

@@ -25,7 +25,8 @@ static rw_status check_pair(const struct rw_recorder_check *at, size_t before)
     if (x->kind_ == y->kind_ && x->kind_->is_single)
         return rw_fail(at->t->ctx, RW_ERR_ARGUMENT, "%s(recorders[%zu]): expected one %s() in a list, got another at "
                        "recorders[%zu]", at->call, at->index, x->kind_->name, before);
-    if (x->of_ && x->of_ == y->of_)
+    const bool is_custom = x->def_ || y->def_; /* it has what the caller gave it */
+    if (x->of_ && x->of_ == y->of_ && !is_custom)
         return rw_fail(at->t->ctx, RW_ERR_ARGUMENT, "%s(recorders[%zu]): expected an object that the list does not "
                        "have yet, got that of recorders[%zu]: %s(), %s()", at->call, at->index, before, y->kind_->name,
                        x->kind_->name);

@@ -44,6 +44,17 @@ static rw_status before_backward(const struct rw_step_recorder *r, const char *c
     return rw_scaler_check_scaled(((const struct rw_scaler_recorder *)r)->s, call);
 }
 
+/* Those that an earlier list has unscaled would be divided by the scale again. */
+static rw_status check_update(const struct rw_step_recorder *r, const char *call)
+{
+    rw_context *const ctx = ((const struct rw_scaler_recorder *)r)->s->ctx;
+    uint64_t unscaling = 0;
+    const rw_status status = rw_gradients_unscaling(ctx, call, &unscaling);
+    if (status || !unscaling) return status;
+    return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: expected gradients that are multiplied by the scale, got unscaled ones; "
+                   "call rw_zero_grad() before it", call);
+}
+
 static void after_backward(struct rw_step_recorder *r)
 {
     const rw_scaler *const s = ((struct rw_scaler_recorder *)r)->s;
@@ -72,6 +83,7 @@ static const struct rw_recorder_kind kind = { .name = "rw_record_scaler",
                                               .seed = seed_of,
                                               .before_backward = before_backward,
                                               .after_backward = after_backward,
+                                              .check_update = check_update,
                                               .begin = rw_scaler_record_begin,
                                               .gradient = rw_scaler_record_gradient,
                                               .record = rw_scaler_record_unscaling,

@@ -26,7 +26,8 @@ bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed_scaling *delaye
     if (number == RW_NONE_ID) {
         rw_fail(t->ctx, RW_ERR_ARGUMENT,
                 "%s at %s:%d: weight: under delayed scaling expected a parameter or buffer from before "
-                "rw_delayed_scaling_create(), got another tensor", t->composite, rw_file_of(at), at.line);
+                "rw_delayed_scaling_create(), got another tensor", t->composite ? t->composite : "rw_recipe_quantize",
+                rw_file_of(at), at.line);
         return false;
     }
     const uint32_t i = row_of(number, which);

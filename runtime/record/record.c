@@ -561,7 +561,13 @@ static bool may_draw(struct recording *r)
         refuse(r, RW_ERR_ARGUMENT, text);
         return false;
     }
-    if (!o->adjoint || o->of == RW_NONE_ID || !words) return true;
+    if (!o->adjoint || !words) return true;
+    if (o->of == RW_NONE_ID) {
+        if (!r->tape->n_rules) return true; /* an update's rounding */
+        refuse(r, RW_ERR_ARGUMENT, "a custom recorder draws numbers, which would be the same in every launch; draw "
+               "them in forward and let it read them");
+        return false;
+    }
     if (o->ticket != RW_NONE_ID && blocks <= r->tape->ticket_blocks[o->ticket]) return true;
     if (o->ticket != RW_NONE_ID) {
         snprintf(text, sizeof text,

@@ -372,6 +372,14 @@ static rw_status stateful_check(rw_op_call *call)
     return rw_op_output_like(call, 0, 0);
 }
 HOST_KERNEL_OF(identity_kernel)
+static rw_status draws_and_assigns(void *user, rw_tape *t)
+{
+    const struct own *const o = user;
+    rw_tensor *const x = rw_dropout(t, o->factor, 0.5);
+    if (x) rw_assign(t, o->factor, x);
+    return rw_error_status(rw_tape_context(t));
+}
+
 static const rw_op_def stateful = { .name = "stateful", .n_inputs = 1, .n_outputs = 1,
                                     .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT, .check = stateful_check,
                                     .kernel = HOST_KERNEL(identity_kernel) };
@@ -399,6 +407,7 @@ Test(recorders, custom_functions_that_do_what_they_may_not_are_refused)
         { { .name = "own", .gradient = runs }, RW_ERR_ARGUMENT, "rw_eval: expected a call from outside a callback" },
         { { .name = "own", .record = gives_up }, RW_ERR_UNSUPPORTED, "record() failed: " },
         { { .name = "own", .record = returns_a_number }, RW_ERR_ARGUMENT, "expected an rw_status" },
+        { { .name = "own", .record = draws_and_assigns }, RW_ERR_ARGUMENT, "the same in every launch" },
         { { .name = "own", .record = has_an_effect }, RW_ERR_UNSUPPORTED, "other than rw_assign(), got stateful" },
     };
     struct world x = world_open();
@@ -546,6 +555,50 @@ Test(recorders, a_backward_with_a_list_holds_no_object)
 }
 
 /* A step that is refused, or fails before its update, has changed nothing: a graph that counts on the host is valid. */
+/* Steps of a list with a scaler and a clip, or of calls, that reach w or v: `reached` says which. */
+static struct outcome steps_that_reach(const char *reached, bool by_list, bool clears)
+{
+    struct world x = world_open();
+    const rw_backward_params list = { { rw_record_scaler(x.s), rw_record_clip(0.05), rw_record_update(x.opt) } };
+    for (const char *at = reached; *at; at++) {
+        rw_tape *const t = x.b.t;
+        rw_tensor *const y = rw_cast(t, *at == 'v' ? x.v : x.w, RW_F32);
+        rw_tensor *const loss = rw_scale(t, rw_sum_all(t, rw_mul(t, y, y)), 1);
+        if (clears) rw_zero_grad(x.b.ctx);
+        if (by_list) {
+            const rw_status status = rw_backward_with(t, loss, &list);
+            cr_assert_eq(status, clears || at == reached ? RW_OK : RW_ERR_MODIFIED, "%s", rw_error_message(x.b.ctx));
+        } else {
+            cr_assert_eq(rw_scaler_backward(x.s, t, loss), RW_OK);
+            cr_assert_eq(rw_scaler_unscale(x.s), RW_OK);
+            cr_assert_eq(rw_clip_grad_norm(x.b.ctx, 0.05, NULL), RW_OK);
+            cr_assert_eq(rw_scaler_step(x.s, x.opt), RW_OK);
+            cr_assert_eq(rw_scaler_update(x.s), RW_OK);
+        }
+        rw_error_clear(x.b.ctx);
+        rw_tape_reset(t);
+    }
+    return outcome_of(&x);
+}
+
+/* Clipping read what an earlier step had left in the memory of a clear gradient. */
+Test(recorders, a_list_finds_clear_gradients_absent)
+{
+    static const char *const reached[] = { "vw", "wvw", "vwvvw" };
+    for (size_t i = 0; i < sizeof reached / sizeof *reached; i++) {
+        struct outcome list = steps_that_reach(reached[i], true, true);
+        struct outcome calls = steps_that_reach(reached[i], false, true);
+        same(&list, &calls, reached[i]);
+    }
+}
+
+/* Gradients of an earlier list were divided by the scale again, as the second call of rw_scaler_unscale() is refused. */
+Test(recorders, a_list_with_a_scaler_does_not_unscale_twice)
+{
+    struct outcome one = steps_that_reach("w", true, false), both = steps_that_reach("wv", true, false);
+    same(&both, &one, "the second list is refused");
+}
+
 Test(recorders, a_backward_with_a_list_that_fails_changes_nothing)
 {
     struct world x = world_open();
