@@ -592,7 +592,7 @@ Test(recorders, a_list_finds_clear_gradients_absent)
     }
 }
 
-/* Gradients of an earlier list were divided by the scale again, as the second call of rw_scaler_unscale() is refused. */
+/* Gradients of an earlier list were divided by the scale again. A second rw_scaler_unscale() is refused. */
 Test(recorders, a_list_with_a_scaler_does_not_unscale_twice)
 {
     struct outcome one = steps_that_reach("w", true, false), both = steps_that_reach("wv", true, false);
