@@ -66,7 +66,8 @@ RW_API rw_composite rw_composite_begin(rw_tape *t, const char *name);
  * two.
  * @param c      from rw_composite_begin(), on the same tape, before its reset; inner functions end first
  * @param result of the function, or NULL if one of its ops failed
- * @return result; NULL, with RW_ERR_ARGUMENT, if the tape was reset or an outer function has ended first
+ * @return result; NULL, with RW_ERR_ARGUMENT, if the tape was reset, or if c is not the innermost function that has
+ *         begun and not ended. Then nothing is removed.
  */
 RW_API rw_tensor *rw_composite_end(const rw_composite *c, rw_tensor *result);
 

@@ -88,8 +88,8 @@ struct rw_recorder_def {
  *
  * The functions are called when the graph is created, and their ops run in each launch. So the same restrictions hold
  * as for gradient rules (rewind/op.h): they may only record, draw no random numbers, and depend on nothing that changes
- * later; numbers that change are read from a buffer. Ops with RW_OP_STATEFUL are refused, except rw_assign() in
- * record(). An error of theirs is an error of the call that makes the plan.
+ * later; read what changes from launch to launch from a buffer. Ops with RW_OP_STATEFUL are refused, except
+ * rw_assign() in record(). An error of theirs is an error of the call that makes the plan.
  * @param user passed to the functions; owned by the caller
  */
 RW_API rw_recorder rw_record_custom(const rw_recorder_def *def, void *user);

@@ -422,7 +422,10 @@ rw_tensor *rw_recipe_quantize_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_
         return NULL;
     }
     const rw_recipe own = *rw_recipe_fp8(t); /* a copy: recording may move the recipe */
-    return codes_of(at, t, x, p, &own, weight, operand, ret_scale);
+    const struct rw_tape_mark mark = rw_tape_mark(t);
+    rw_tensor *const y = codes_of(at, t, x, p, &own, weight, operand, ret_scale);
+    if (!y) rw_tape_rollback(t, &mark);
+    return y;
 }
 
 /* Buffers of a slot by their ID plus 1, so that zero is none. */

@@ -41,7 +41,7 @@ void rw_tape_rollback(rw_tape *t, const struct rw_tape_mark *mark)
 /* What rw_composite_end() restores: the mark, and scopes, which a cut for planning does not change. */
 struct composite_state {
     struct rw_tape_mark mark;
-    uint64_t step;
+    uint64_t number, outer; /* of this function, and of the surrounding one */
     size_t regions, parts, recipes, retained;
     uint32_t open_region, open_part, open_recipe, open_no_grads;
 };
@@ -54,10 +54,11 @@ rw_composite rw_composite_begin(rw_tape *t, const char *name)
     rw_composite c;
     c.tape = t;
     c.within = t->composite;
-    const struct composite_state state = { rw_tape_mark(t), t->step, t->n_regions, t->n_parts, rw_recipes_count(t),
-                                           t->n_retained, t->open_region, t->open_part, t->open_recipe,
-                                           t->open_no_grads };
+    const struct composite_state state = { rw_tape_mark(t), t->n_composites + 1, t->open_composite, t->n_regions,
+                                           t->n_parts, rw_recipes_count(t), t->n_retained, t->open_region,
+                                           t->open_part, t->open_recipe, t->open_no_grads };
     memcpy(c.state_, &state, sizeof state);
+    t->open_composite = ++t->n_composites;
     if (!t->composite) t->composite = name;
     return c;
 }
@@ -77,14 +78,6 @@ static void reopen_scopes(rw_tape *t, const struct composite_state *state)
     t->open_no_grads = state->open_no_grads;
 }
 
-/* Why the tape cannot be set back; NULL if it can. */
-static const char *composite_fault(const rw_tape *t, const struct composite_state *state)
-{
-    if (t->step != state->step) return "before the next rw_tape_reset(), got one after it";
-    const bool is_cut = state->mark.nodes > t->n_nodes || state->mark.values > t->n_values;
-    return is_cut ? "before that of the surrounding function, got one after it" : NULL;
-}
-
 rw_tensor *rw_composite_end(const rw_composite *c, rw_tensor *result)
 {
     RW_ENTER_OP(c ? c->tape : NULL);
@@ -92,12 +85,13 @@ rw_tensor *rw_composite_end(const rw_composite *c, rw_tensor *result)
     rw_tape *const t = c->tape;
     struct composite_state state;
     memcpy(&state, c->state_, sizeof state);
-    const char *const fault = composite_fault(t, &state);
-    t->composite = c->within;
-    if (fault) {
-        rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_composite_end: expected a call %s", fault);
+    if (t->open_composite != state.number) {
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_composite_end: expected the innermost function that has begun since "
+                "rw_tape_reset(), got one that has ended, or one inside of which another has begun and not ended");
         return NULL;
     }
+    t->open_composite = state.outer;
+    t->composite = c->within;
     if (result) return result;
     rw_tape_rollback(t, &state.mark);
     reopen_scopes(t, &state);

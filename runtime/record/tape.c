@@ -103,6 +103,7 @@ static void end_step(rw_tape *t)
     t->n_regions = t->n_parts = 0;
     t->open_no_grads = 0;
     t->composite = NULL;
+    t->open_composite = 0;
     t->n_effects = t->n_retained = 0;
     t->open_region = t->open_part = t->open_recipe = RW_NONE_ID;
     t->bereft = false;

@@ -126,6 +126,8 @@ struct rw_tape {
     unsigned n_rules;        /* number of gradient rules that are running, nested */
     bool planning;           /* a problem is open: what is recorded will be cut off (autodiff/planning_problem.h) */
     const char *composite;   /* the function that records it as one of several nodes, NULL for none: messages name it */
+    uint64_t n_composites;   /* number of rw_composite_begin() so far */
+    uint64_t open_composite; /* number of the innermost one that has not ended; 0: none */
 
     /* Scratch memory for one node, as large as the largest needs: descriptors of its operands, and its inputs if
        there are many. */

@@ -147,20 +147,32 @@ Test(composite, functions_nest)
     fixture_close(&b);
 }
 
+/* Each removed ops that other functions had recorded. */
 Test(composite, an_end_in_the_wrong_order_is_refused)
 {
+    static const char refusal[] = "rw_composite_end: expected the innermost function";
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const x = param(&b, "x", RW_SHAPE(4, 8));
     const rw_composite outer = rw_composite_begin(b.t, "outer");
     rw_tensor *const h = rw_tanh(b.t, x);
     const rw_composite inner = rw_composite_begin(b.t, "inner");
     cr_expect_null(rw_composite_end(&outer, NULL));
-    cr_expect_null(rw_composite_end(&inner, h));
-    expect_message(&b, RW_ERR_ARGUMENT, "rw_composite_end: expected a call before that of the surrounding function");
+    expect_message(&b, RW_ERR_ARGUMENT, refusal);
+    cr_expect_eq(rw_tape_nodes(b.t), 1, "nothing is removed");
+    cr_expect_eq(rw_composite_end(&inner, h), h);
+    cr_expect_null(rw_composite_end(&outer, NULL));
+    cr_expect_eq(rw_tape_nodes(b.t), 0);
+    rw_tanh(b.t, rw_tanh(b.t, x));
+    const rw_composite *const ended[] = { &outer, &inner };
+    for (int i = 0; i < 2; i++) {
+        cr_expect_null(rw_composite_end(ended[i], NULL));
+        expect_message(&b, RW_ERR_ARGUMENT, refusal);
+        cr_expect_eq(rw_tape_nodes(b.t), 2, "ops after its end stay");
+    }
     const rw_composite late = rw_composite_begin(b.t, "late");
     rw_tape_reset(b.t);
     cr_expect_null(rw_composite_end(&late, NULL));
-    expect_message(&b, RW_ERR_ARGUMENT, "rw_composite_end: expected a call before the next rw_tape_reset()");
+    expect_message(&b, RW_ERR_ARGUMENT, refusal);
     cr_expect_eq(rw_backward(b.t, rw_sum_all(b.t, rw_tanh(b.t, x))), RW_OK, "%s", rw_error_message(b.ctx));
     fixture_close(&b);
 }

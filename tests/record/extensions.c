@@ -83,7 +83,7 @@ Test(extensions, found_by_their_owner)
     char *const of_tape = make(&f.t->extensions, &a);
     cr_assert_neq(of_context, of_tape);
     cr_assert_eq(rw_extension_find(&f.ctx->extensions, &a), of_context);
-    cr_assert_eq(rw_extension_make(&f.ctx->extensions, &a), of_context, "it was made again");
+    cr_assert_eq(rw_extension_make(&f.ctx->extensions, &a), of_context, "another state was created");
     cr_assert_eq(rw_extension_find(&f.t->extensions, &a), of_tape);
     cr_assert_null(rw_extension_find(&other.ctx->extensions, &a));
     cr_assert_null(rw_extension_find(&f.ctx->extensions, &b));

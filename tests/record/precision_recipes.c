@@ -634,6 +634,13 @@ Test(precision_recipes, the_slot_of_a_gradient_under_delayed_scaling)
     slot.amax_[1] = 1000;
     expect_refused(&b, rw_recipe_quantize_gradient(b.t, value, scale, &p, &slot, &of_codes), "expected a slot");
     rw_tensor *const gone = rw_scale(b.t, value, 2);
+    const rw_quantize_params mx = { .scaling = RW_SCALING_MX };
+    const size_t nodes = rw_tape_nodes(b.t);
+    cr_expect_null(rw_recipe_quantize(b.t, value, &mx, value, RW_DELAYED_INPUT, &of_codes));
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_tape_nodes(b.t), nodes, "a failed call leaves nothing");
+    expect_refused(&b, rw_recipe_quantize(b.t, value, NULL, gone, RW_DELAYED_INPUT, &of_codes),
+                   "rw_recipe_quantize at");
     cr_expect_eq(rw_recipe_gradient_slot(b.t, gone, &slot, &scale), RW_ERR_ARGUMENT);
     rw_error_clear(b.ctx);
     rw_recipe_end(b.t);

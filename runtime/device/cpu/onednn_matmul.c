@@ -60,17 +60,17 @@ static bool matmul_fits(const struct rw_onednn_signature *signature)
 
 /*
  * Upper bounds of measurements with versions 2.6.3 and 3.7.2, of 1,000 random shapes each. Code for AVX-512 has kernels
- * for whole blocks and for what is left over of rows, columns and depth, up to 16; most of them if columns are left
- * over. The mean is half of the bound.
+ * for whole blocks and for remainders of rows, columns and depth, up to 16; most of them where columns have a
+ * remainder. The mean is half of the bound.
  */
 #define COLUMNS_OF_BLOCK 64
 
 static size_t matmul_bytes(const struct rw_onednn_signature *s)
 {
-    const bool left_over = s->of.matmul.n % COLUMNS_OF_BLOCK;
+    const bool remainder = s->of.matmul.n % COLUMNS_OF_BLOCK;
     if (!rw_onednn_takes_avx512()) return RW_ONEDNN_PRIMITIVE_BYTES;
-    if (DNNL_VERSION_MAJOR < 3) return (size_t)(left_over ? 592 : 224) << 10;
-    return (size_t)(left_over ? 800 : 352) << 10;
+    if (DNNL_VERSION_MAJOR < 3) return (size_t)(remainder ? 592 : 224) << 10;
+    return (size_t)(remainder ? 800 : 352) << 10;
 }
 
 static const struct rw_onednn_kind kind = { .operands = PLAIN,
