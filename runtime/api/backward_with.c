@@ -29,6 +29,22 @@ struct rw_backward_recorders {
     bool ran;        /* its plan ran at least once, or may have done so in part */
 };
 
+/* Of a context: the plan of its last list. Destroyed with the context's handle, because its tape is a user of it. */
+static struct rw_extension extension = { .name = "backward_recorders",
+                                         .size = sizeof(struct rw_backward_recorders *) };
+
+struct rw_backward_recorders *rw_backward_recorders_of(const rw_context *ctx)
+{
+    struct rw_backward_recorders *const *const place = rw_extension_find(&ctx->extensions, &extension);
+    return place ? *place : NULL;
+}
+
+static void set(const rw_context *ctx, struct rw_backward_recorders *x)
+{
+    struct rw_backward_recorders **const place = rw_extension_find(&ctx->extensions, &extension);
+    *place = x;
+}
+
 static void end(struct rw_backward_recorders *x, bool never_ran)
 {
     rw_update_close(&x->update);
@@ -39,8 +55,10 @@ static void end(struct rw_backward_recorders *x, bool never_ran)
 
 void rw_backward_recorders_destroy(rw_context *ctx)
 {
-    if (ctx->recorders) end(ctx->recorders, false);
-    ctx->recorders = NULL;
+    struct rw_backward_recorders *const x = rw_backward_recorders_of(ctx);
+    if (!x) return;
+    set(ctx, NULL);
+    end(x, false);
 }
 
 static void gone(struct rw_dependent *d)
@@ -87,7 +105,8 @@ static rw_status open_list(struct rw_backward_recorders *x, const rw_recorder *l
 /* The plan of another list is kept if this fails. */
 static rw_status plan(rw_context *ctx, const rw_recorder *list)
 {
-    struct rw_backward_recorders *const x = rw_calloc(1, sizeof *x);
+    const bool is_known = rw_extension_make(&ctx->extensions, &extension);
+    struct rw_backward_recorders *const x = is_known ? rw_calloc(1, sizeof *x) : NULL;
     if (!x) return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", name);
     x->ctx = ctx;
     const rw_status status = open_list(x, list);
@@ -96,7 +115,7 @@ static rw_status plan(rw_context *ctx, const rw_recorder *list)
         return status;
     }
     rw_backward_recorders_destroy(ctx);
-    ctx->recorders = x;
+    set(ctx, x);
     return RW_OK;
 }
 
@@ -183,20 +202,22 @@ static rw_status update(struct rw_backward_recorders *x)
    where an optimizer counts, is taken back. Also if nothing else would end it. */
 static void keep_or_end(rw_context *ctx, rw_status status)
 {
-    struct rw_backward_recorders *const x = ctx->recorders;
+    struct rw_backward_recorders *const x = rw_backward_recorders_of(ctx);
     if (!x || (!ctx->destroyed && (!status || x->ran))) return;
-    ctx->recorders = NULL;
+    set(ctx, NULL);
     end(x, !x->ran);
 }
 
 static rw_status backward_with(rw_tape *t, uint32_t loss, const rw_recorder *list)
 {
     rw_context *const ctx = t->ctx;
-    rw_status status = ctx->recorders && is_current(ctx->recorders, list) ? RW_OK : plan(ctx, list);
+    const struct rw_backward_recorders *const last = rw_backward_recorders_of(ctx);
+    rw_status status = last && is_current(last, list) ? RW_OK : plan(ctx, list);
     if (status) return status;
-    status = renumber(ctx->recorders, list);
-    if (!status) status = backward(ctx->recorders, t, loss);
-    if (!status) status = update(ctx->recorders);
+    struct rw_backward_recorders *const x = rw_backward_recorders_of(ctx);
+    status = renumber(x, list);
+    if (!status) status = backward(x, t, loss);
+    if (!status) status = update(x);
     keep_or_end(ctx, status);
     return status;
 }

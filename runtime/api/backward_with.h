@@ -4,6 +4,8 @@
 
 #include "record/context.h"
 
+/* The plan of the last list; NULL: none. */
+struct rw_backward_recorders *rw_backward_recorders_of(const rw_context *ctx);
 void rw_backward_recorders_destroy(rw_context *ctx);
 
 #endif

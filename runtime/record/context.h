@@ -104,7 +104,6 @@ struct rw_context {
     uint64_t n_serials; /* serials given to tensors of the context so far; cache keys use serials */
 
     rw_tape *tapes; /* all of the context, a list */
-    struct rw_backward_recorders *recorders; /* api/backward_with.c: those of the last rw_backward_with() */
 
     rw_memory memory; /* running totals; rw_memory_stats() adds the rest */
     size_t results_in_use; /* part of memory.results: blocks that are referenced (run/result_memory.h) */

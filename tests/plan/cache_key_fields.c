@@ -49,7 +49,7 @@ static const struct {
     { "rw_extension", "timer dropped_effects order_check dump plans plan_serials pool tape_runs runs results",
       "no plan depends on it" },
     { "rw_extension", "history log steps roots clippings", "no plan depends on it" },
-    { "rw_extension", "counts kept_weights amaxes recipes", "used while a step is recorded" },
+    { "rw_extension", "counts kept_weights amaxes recipes backward_recorders", "used while a step is recorded" },
     { "rw_context", "store", "by its serial, see rw_store_place" },
     { "rw_context", "generator", "tickets are read when a plan runs" },
     { "rw_context", "eager strict_policy verify", "how a plan runs, not which" },
@@ -61,7 +61,6 @@ static const struct {
     { "rw_context", "by_id n_ids cap_ids free_id n_serials", "tensors are named by their serials" },
     { "rw_context", "tapes kept n_kept n_users destroyed",
       "no plan depends on them" },
-    { "rw_context", "recorders", "used while a step is recorded" },
     { "rw_extension", "gradient_scale", "read when a plan runs" },
 };
 

@@ -1,8 +1,8 @@
 /* rw_backward_with(): bit-identical to the single calls, planned once per list, and without effect where it fails. */
 #include "run/recorder_fixture.h"
 
+#include "api/backward_with.h"
 #include "base/alloc.h"
-#include "record/context.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -133,7 +133,7 @@ Test(backward_with, a_backward_with_a_list_holds_no_object)
         if (round == 0) rw_optimizer_destroy(&x.only[1]);
         if (round == 1) rw_scaler_destroy(&x.s);
         if (round == 2) rw_delayed_scaling_destroy(&x.d);
-        cr_expect_eq(x.b.ctx->recorders == NULL, round < 3, "after %d", round);
+        cr_expect_eq(rw_backward_recorders_of(x.b.ctx) == NULL, round < 3, "after %d", round);
         if (!x.only[1]) x.only[1] = optimizer_without(x.b.ctx, x.w);
         if (!x.s) cr_assert_eq(rw_scaler_create(&x.s, x.b.ctx, NULL), RW_OK);
         if (!x.d) cr_assert_eq(rw_delayed_scaling_create(&x.d, x.b.ctx, NULL), RW_OK);
