@@ -180,7 +180,7 @@ static rw_tensor *exp_of(rw_tape *t, rw_tensor *x)
 {
     rw_producer producer;
     const bool is_log = rw_tensor_producer(x, &producer) && !strcmp(producer.op->name, "log");
-    return is_log && !rw_tensor_is_decided(x) ? rw_tensor_producer_input(x, 0) : rw_exp(t, x);
+    return is_log && !rw_tensor_is_named_or_marked(x) ? rw_tensor_producer_input(x, 0) : rw_exp(t, x);
 }
 //! [fusion]
 

@@ -13,10 +13,10 @@
  * pass. rw_op_def.bias says that an op is such a layer.
  *
  *     rule of the op that reads the layer's result        rule of the layer
- *     if (rw_grad_wants_columns(g, 0, &sum))              columns = rw_grad_columns(g, bias);
+ *     if (rw_grad_wants_column_sums(g, 0, &sum))          columns = rw_grad_column_sums(g, bias);
  *         dx and columns = one op;                        if (columns) rw_grad_set_sum(g, bias, columns);
  *     rw_grad_set(g, 0, dx);                              else ...
- *     rw_grad_set_columns(g, 0, columns, sum != NULL);
+ *     rw_grad_set_column_sums(g, 0, columns, sum != NULL);
  *
  * Parts of a value. An op may read the parts of a value, such as the inputs of a concatenation, in place of the value,
  * which is then not computed. rw_op_def.parts says so. Its rule sets the gradient of the value, not of the parts.
@@ -52,9 +52,9 @@ RW_API bool rw_tensor_producer(const rw_tensor *x, rw_producer *ret_producer);
 /** Returns input k of the op that computed x, owned by the tape; NULL if there is none. */
 RW_API rw_tensor *rw_tensor_producer_input(const rw_tensor *x, int k);
 
-/** True if x, a value that is not a view, has a name, or if ckpt_keep(), ckpt_recompute() or ckpt_offload() has decided
-    about it: an op should then read x itself. */
-RW_API bool rw_tensor_is_decided(const rw_tensor *x);
+/** True if x, a value that is not a view, has a name or a mark of ckpt_keep(), ckpt_recompute() or ckpt_offload(): an
+    op should then read x itself. */
+RW_API bool rw_tensor_is_named_or_marked(const rw_tensor *x);
 
 /** Returns the number of x, a value, on its tape, for rw_op_def.parts; -1 for anything else. */
 RW_API int64_t rw_tensor_number(const rw_tensor *x);
@@ -65,44 +65,44 @@ RW_API int64_t rw_tensor_number(const rw_tensor *x);
  * does not add to the gradient so far, rw_grad_is_whole() must hold as well.
  * @param ret_sum receives what the columns may be added to, or NULL; may be NULL
  */
-RW_API bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_sum);
+RW_API bool rw_grad_wants_column_sums(const rw_grad_call *g, int i, rw_tensor **ret_sum);
 
 /** True if what the rule computes for input i is its whole gradient, and not only the last part. */
 RW_API bool rw_grad_is_whole(const rw_grad_call *g, int i);
 
 /**
- * Sets the columns that rw_grad_wants_columns() requested.
+ * Sets the columns that rw_grad_wants_column_sums() requested.
  * @param columns [the last extent of input i], of the type in which the bias's gradient is summed (rw_grad_dtype() in
  *        the layer's rule), or of the bias's type. NULL after a failed op: an error, which is sticky.
- * @param added they include the sum of rw_grad_wants_columns()
+ * @param added they include the sum of rw_grad_wants_column_sums()
  * @return RW_OK; RW_ERR_ARGUMENT, sticky, if no columns are wanted or if they are not a value of the tape
  */
-RW_API rw_status rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added);
+RW_API rw_status rw_grad_set_column_sums(rw_grad_call *g, int i, rw_tensor *columns, bool added);
 
 /**
- * As rw_grad_wants_columns() for an op whose inputs 0 to pieces - 1 are views that fill the result of such a layer, if
- * no other op reads the result or a view of it. Their gradients are in one buffer in the same arrangement.
+ * As rw_grad_wants_column_sums() for an op whose inputs 0 to pieces - 1 are views that fill the result of such a layer,
+ * if no other op reads the result or a view of it. Their gradients are in one buffer in the same arrangement.
  * @param pieces  number of views
  * @param columns last extent of the layer's result
- * @param ret_sum as for rw_grad_wants_columns()
+ * @param ret_sum as for rw_grad_wants_column_sums()
  * @return true if the rule may compute the columns
  */
-RW_API bool rw_grad_pieces_want_columns(const rw_grad_call *g, int pieces, int64_t columns, rw_tensor **ret_sum);
+RW_API bool rw_grad_pieces_want_column_sums(const rw_grad_call *g, int pieces, int64_t columns, rw_tensor **ret_sum);
 
 /**
- * Sets the columns of the whole buffer that rw_grad_pieces_want_columns() requested.
+ * Sets the columns of the whole buffer that rw_grad_pieces_want_column_sums() requested.
  * @param pieces as for that function
- * @param columns, added as for rw_grad_set_columns()
- * @return as for rw_grad_set_columns()
+ * @param columns, added as for rw_grad_set_column_sums()
+ * @return as for rw_grad_set_column_sums()
  */
-RW_API rw_status rw_grad_set_columns_of_pieces(rw_grad_call *g, int pieces, rw_tensor *columns, bool added);
+RW_API rw_status rw_grad_set_column_sums_of_pieces(rw_grad_call *g, int pieces, rw_tensor *columns, bool added);
 
 /**
  * Returns the columns that another rule has set, in the rule of the layer, ready for rw_grad_set_sum(); NULL if there
  * are none, and the rule sums the columns itself.
  * @param bias number of the input that is the bias
  */
-RW_API rw_tensor *rw_grad_columns(rw_grad_call *g, int bias);
+RW_API rw_tensor *rw_grad_column_sums(rw_grad_call *g, int bias);
 
 /** Returns the value whose parts the op reads (rw_op_def.parts); NULL if it reads none. */
 RW_API rw_tensor *rw_grad_whole(const rw_grad_call *g);

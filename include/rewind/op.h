@@ -453,7 +453,7 @@ RW_API bool rw_grad_is_differentiable(const rw_grad_call *g);
  *                              ckpt_unmatched_names, rw_recipe_low_dtype, rw_recipe_fp8
  *     a tensor                 rw_tensor_name, rw_tensor_shape, rw_tensor_dtype, rw_tensor_bytes, rw_tensor_layout,
  *                              rw_tensor_base, rw_tensor_kind_of, rw_tensor_requires_grad, rw_tensor_producer,
- *                              rw_tensor_producer_input, rw_tensor_is_decided, rw_tensor_number
+ *                              rw_tensor_producer_input, rw_tensor_is_named_or_marked, rw_tensor_number
  *     other objects            rw_weight_average_of, rw_delayed_scaling_row, rw_monitor_policy, rw_monitor_get_numbers,
  *                              rw_monitor_get_site, rw_monitor_get_group, rw_monitor_get_alert
  *     a kernel                 rw_kernel_parallel

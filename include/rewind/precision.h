@@ -106,14 +106,14 @@ RW_API rw_status rw_recipe_end_at(rw_site at, rw_tape *t);
  * which is sticky: x is no operand on the tape, or memory.
  * @param x a tensor, or an operand of the function that may be NULL
  */
-RW_API rw_tensor *rw_recipe_lower_at(rw_site at, rw_tape *t, rw_tensor *x);
-#define rw_recipe_lower(...) rw_recipe_lower_at(RW_HERE, __VA_ARGS__)
+RW_API rw_tensor *rw_recipe_cast_low_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define rw_recipe_cast_low(...) rw_recipe_cast_low_at(RW_HERE, __VA_ARGS__)
 
-/** Returns x as the innermost recipe casts it for a sum (rw_op_def.cast_f32), otherwise as rw_recipe_lower(). */
-RW_API rw_tensor *rw_recipe_raise_at(rw_site at, rw_tape *t, rw_tensor *x);
-#define rw_recipe_raise(...) rw_recipe_raise_at(RW_HERE, __VA_ARGS__)
+/** Returns x as the innermost recipe casts it for a sum (rw_op_def.cast_f32), otherwise as rw_recipe_cast_low(). */
+RW_API rw_tensor *rw_recipe_cast_f32_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define rw_recipe_cast_f32(...) rw_recipe_cast_f32_at(RW_HERE, __VA_ARGS__)
 
-/** Returns the type to which rw_recipe_lower() casts x; x's type if it casts nothing. */
+/** Returns the type to which rw_recipe_cast_low() casts x; x's type if it casts nothing. */
 RW_API rw_dtype rw_recipe_low_dtype(const rw_tape *t, const rw_tensor *x);
 
 /** Returns the innermost open recipe if it is RW_RECIPE_F8, valid until something is recorded; else NULL. */

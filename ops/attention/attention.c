@@ -346,7 +346,7 @@ static void apply_backward(rw_grad_call *g, struct rw_attention_backward_attrs *
     const rw_shape q = rw_tensor_shape(in[0]), k = rw_tensor_shape(in[1]);
     rw_tensor *sum = NULL;
     a->packed = is_one_buffer(g, in);
-    a->columns = a->packed && rw_grad_pieces_want_columns(g, 3, (q.dim[1] + 2 * k.dim[1]) * q.dim[3], &sum);
+    a->columns = a->packed && rw_grad_pieces_want_column_sums(g, 3, (q.dim[1] + 2 * k.dim[1]) * q.dim[3], &sum);
     if (sum) {
         for (int i = n++; i > 6; i--) in[i] = in[i - 1];
         in[6] = sum;
@@ -354,7 +354,7 @@ static void apply_backward(rw_grad_call *g, struct rw_attention_backward_attrs *
     }
     const rw_op_def *const op = sum ? &rw_op_attention_backward_columns : &rw_op_attention_backward;
     rw_apply(rw_grad_tape(g), op, in, n, a, sizeof *a, out);
-    if (a->columns && out[1]) rw_grad_set_columns_of_pieces(g, 3, out[1], sum != NULL);
+    if (a->columns && out[1]) rw_grad_set_column_sums_of_pieces(g, 3, out[1], sum != NULL);
 }
 
 /* The gradient rule: records the kernels that compute dq, dk, dv and the gradients of options. */
@@ -414,7 +414,7 @@ static rw_tensor *record(rw_site at, const char *name, rw_tape *t, rw_tensor *q,
     }
     const rw_composite c = rw_composite_begin(t, name);
     const int sinks = rw_att_extra(&a, ATT_SINKS, 3); /* sinks have q's type; masks and slopes may be float32 */
-    if (sinks >= 0) in[sinks] = rw_recipe_lower_at(at, t, in[sinks]);
+    if (sinks >= 0) in[sinks] = rw_recipe_cast_low_at(at, t, in[sinks]);
     rw_tensor *const y = rw_apply_at(at, t, &rw_op_attention, in, n, &a, sizeof a, out);
     rw_tensor *const transposed = rw_composite_end(&c, y ? rw_transpose_at(at, t, y, 1, 2) : NULL);
     if (ret_lse) *ret_lse = transposed ? out[1] : NULL;

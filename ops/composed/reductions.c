@@ -64,7 +64,7 @@ static bool begin(struct reduction *q, rw_tensor *x, uint32_t axes)
    record. */
 static rw_tensor *taken(struct reduction *q, rw_tensor *x)
 {
-    x = rw_recipe_raise_at(q->at, q->t, x);
+    x = rw_recipe_cast_f32_at(q->at, q->t, x);
     if (x) q->dtype = rw_tensor_dtype(x);
     return x;
 }

@@ -431,7 +431,7 @@ rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tenso
     rw_tensor *y = rw_apply_at(at, t, &rw_op_conv_transpose2d, in, 2, &a, sizeof a, NULL);
     if (y && bias != rw_none())
         y = rw_operand_check(at, t, bias, "conv_transpose2d", "bias")
-                ? rw_add_at(at, t, y, rw_recipe_lower_at(at, t, bias))
+                ? rw_add_at(at, t, y, rw_recipe_cast_low_at(at, t, bias))
                 : NULL;
     return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
 }

@@ -234,7 +234,7 @@ rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y)
     if (!rw_operand_check(at, t, x, "mse_loss", "x") || !rw_operand_check(at, t, y, "mse_loss", "y")) return NULL;
     if (!rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(y))) {
         const rw_composite c = rw_composite_begin(t, "mse_loss");
-        x = rw_recipe_raise_at(at, t, x);
+        x = rw_recipe_cast_f32_at(at, t, x);
         rw_tensor *d = x ? rw_sub_at(at, t, x, y) : NULL;
         if (d && rw_dtype_size(rw_tensor_dtype(d)) == 2) d = rw_cast_at(at, t, d, RW_F32);
         if (d) d = rw_mul_at(at, t, d, d);

@@ -138,9 +138,9 @@ static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight
                          const rw_cross_entropy_params *p, struct linear_loss_attrs *a)
 {
     const rw_shape shape = rw_tensor_shape(target);
-    x = rw_recipe_lower_at(at, t, x);
-    weight = x ? rw_recipe_lower_at(at, t, weight) : NULL;
-    rw_tensor *const bias = weight && a->biased ? rw_recipe_lower_at(at, t, p->bias) : RW_NONE;
+    x = rw_recipe_cast_low_at(at, t, x);
+    weight = x ? rw_recipe_cast_low_at(at, t, weight) : NULL;
+    rw_tensor *const bias = weight && a->biased ? rw_recipe_cast_low_at(at, t, p->bias) : RW_NONE;
     if (!weight || !bias) return NULL;
     const struct rw_class_weights w = rw_class_weights_at(at, t, a->weighed ? p->class_weight : RW_NONE,
                                                           rw_loss_dtype(rw_tensor_dtype(x)));

@@ -136,14 +136,14 @@ static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy, rw_tensor *sum)
 
 static rw_status grad(rw_grad_call *g)
 {
-    return grad_of(g, 0, rw_grad_upstream(g, 0), rw_grad_columns(g, 2));
+    return grad_of(g, 0, rw_grad_upstream(g, 0), rw_grad_column_sums(g, 2));
 }
 
 static rw_status grad_add(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0);
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, dy));
-    return grad_of(g, 1, dy, rw_grad_columns(g, 3));
+    return grad_of(g, 1, dy, rw_grad_column_sums(g, 3));
 }
 
 /* The second output, the pre-activation, receives gradients only from gradients of gradients; they are added there. */

@@ -172,7 +172,7 @@ rw_tensor *rw_linear_of_codes_at(rw_site at, rw_tape *t, const rw_recipe *recipe
         (bias != rw_none() && !rw_operand_check(at, t, bias, "linear", "bias")))
         return NULL;
     const rw_composite c = rw_composite_begin(t, "linear");
-    x = rw_recipe_lower_at(at, t, x);
-    if (x && bias != rw_none()) bias = rw_recipe_lower_at(at, t, bias);
+    x = rw_recipe_cast_low_at(at, t, x);
+    if (x && bias != rw_none()) bias = rw_recipe_cast_low_at(at, t, bias);
     return rw_composite_end(&c, x && bias ? record(at, t, &own, x, weight, bias) : NULL);
 }

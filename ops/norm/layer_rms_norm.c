@@ -148,7 +148,7 @@ static rw_status grad(rw_grad_call *g)
     a.vectors = 1;
     rw_tensor *in[7] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
     rw_tensor *out[4] = { NULL, NULL, NULL, NULL };
-    bool columns = rw_grad_wants_columns(g, 0, &in[3 + n_gradients]);
+    bool columns = rw_grad_wants_column_sums(g, 0, &in[3 + n_gradients]);
     /* layernorm's backward computes dbias even without a bias: it then has no addend */
     a.sums = (a.rms || forward.vectors == 2) && has_sums(g, forward.vectors, in + 3) &&
              (!columns || in[3 + n_gradients]);
@@ -157,7 +157,7 @@ static rw_status grad(rw_grad_call *g)
     const int of_dx = a.sums ? 3 + n_gradients + columns : 3;
     in[of_dx] = rw_grad_accumulator(g, 0);
     rw_apply(rw_grad_tape(g), ops[a.rms != 0][columns][a.sums], in, in[of_dx] ? of_dx + 1 : of_dx, &a, sizeof a, out);
-    if (columns) rw_grad_set_columns(g, 0, out[1 + n_gradients], a.sums);
+    if (columns) rw_grad_set_column_sums(g, 0, out[1 + n_gradients], a.sums);
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set_sum(g, 0, out[0]));
     for (int i = 1; i <= forward.vectors; i++) {
         if (!rw_grad_wanted(g, i)) continue;

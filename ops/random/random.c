@@ -72,7 +72,7 @@ static bool takes_columns(const rw_grad_call *g, rw_tensor **ret_sum)
     const rw_shape s = rw_tensor_shape(rw_grad_input(g, 0));
     const int64_t columns = s.rank ? s.dim[s.rank - 1] : 1;
     return !rw_grad_is_differentiable(g) && columns > 1 && rw_shape_numel(s) >= 2 * columns && rw_grad_is_whole(g, 0) &&
-           rw_grad_wants_columns(g, 0, ret_sum);
+           rw_grad_wants_column_sums(g, 0, ret_sum);
 }
 
 /* Dropout of the gradient with the same ticket: the mask is drawn again instead of being kept. */
@@ -82,7 +82,7 @@ static rw_status grad_dropout(rw_grad_call *g)
     if (takes_columns(g, &in[1])) {
         rw_apply(rw_grad_tape(g), &rw_op_dropout_columns, in, in[1] ? 2 : 1, rw_grad_attrs(g),
                  sizeof(struct rw_dropout_attrs), out);
-        rw_grad_set_columns(g, 0, out[1], in[1] != NULL);
+        rw_grad_set_column_sums(g, 0, out[1], in[1] != NULL);
         return rw_grad_set(g, 0, out[0]);
     }
     return rw_grad_set(

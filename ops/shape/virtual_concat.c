@@ -14,7 +14,7 @@ static int concat_inputs_of(rw_tensor *x, int axis)
     rw_producer producer;
     const rw_layout *const layout = rw_tensor_layout(x);
     rw_tensor *const whole = rw_tensor_base(x);
-    if (layout != rw_tensor_layout(whole) || rw_tensor_is_decided(whole)) return 0;
+    if (layout != rw_tensor_layout(whole) || rw_tensor_is_named_or_marked(whole)) return 0;
     if (!rw_tensor_producer(whole, &producer) || producer.op != &rw_op_concat) return 0;
     const int64_t along = ((const struct rw_concat_attrs *)producer.attrs)->axis;
     for (int i = 0; i < producer.n_inputs; i++)

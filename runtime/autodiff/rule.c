@@ -219,13 +219,13 @@ static bool wants_columns(const rw_grad_call *g, uint32_t bias, rw_tensor **ret_
     return bias != RW_NONE_ID;
 }
 
-bool rw_grad_pieces_want_columns(const rw_grad_call *g, int pieces, int64_t columns, rw_tensor **ret_sum)
+bool rw_grad_pieces_want_column_sums(const rw_grad_call *g, int pieces, int64_t columns, rw_tensor **ret_sum)
 {
     RW_LOOKS_ONLY;
     return wants_columns(g, fused_bias_of_pieces(g, pieces, columns), ret_sum);
 }
 
-bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_sum)
+bool rw_grad_wants_column_sums(const rw_grad_call *g, int i, rw_tensor **ret_sum)
 {
     RW_LOOKS_ONLY;
     return wants_columns(g, fused_bias_of(g, i), ret_sum);
@@ -260,22 +260,22 @@ static rw_status leave_columns(rw_grad_call *g, const char *what, uint32_t bias,
     return RW_OK;
 }
 
-rw_status rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added)
+rw_status rw_grad_set_column_sums(rw_grad_call *g, int i, rw_tensor *columns, bool added)
 {
     RW_ENTER_RECORDING(g ? g->tape : NULL, RW_ERR_ARGUMENT);
-    if (!g) return rw_fail_null(NULL, "rw_grad_set_columns", "g");
-    return leave_columns(g, "rw_grad_set_columns", fused_bias_of(g, i), columns, added);
+    if (!g) return rw_fail_null(NULL, "rw_grad_set_column_sums", "g");
+    return leave_columns(g, "rw_grad_set_column_sums", fused_bias_of(g, i), columns, added);
 }
 
-rw_status rw_grad_set_columns_of_pieces(rw_grad_call *g, int pieces, rw_tensor *columns, bool added)
+rw_status rw_grad_set_column_sums_of_pieces(rw_grad_call *g, int pieces, rw_tensor *columns, bool added)
 {
     RW_ENTER_RECORDING(g ? g->tape : NULL, RW_ERR_ARGUMENT);
-    if (!g) return rw_fail_null(NULL, "rw_grad_set_columns_of_pieces", "g");
+    if (!g) return rw_fail_null(NULL, "rw_grad_set_column_sums_of_pieces", "g");
     const int64_t n = columns ? rw_tensor_shape(columns).dim[0] : 0;
-    return leave_columns(g, "rw_grad_set_columns_of_pieces", fused_bias_of_pieces(g, pieces, n), columns, added);
+    return leave_columns(g, "rw_grad_set_column_sums_of_pieces", fused_bias_of_pieces(g, pieces, n), columns, added);
 }
 
-rw_tensor *rw_grad_columns(rw_grad_call *g, int bias)
+rw_tensor *rw_grad_column_sums(rw_grad_call *g, int bias)
 {
     RW_ENTER_RECORDING(g ? g->tape : NULL, NULL);
     rw_tensor *const dy = rw_grad_upstream(g, 0);

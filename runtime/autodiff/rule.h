@@ -12,7 +12,7 @@ struct rw_use {
     uint32_t first;     /* the first node that uses it, which the walk meets last; RW_NONE_ID after that, or without
                            one */
     uint32_t n;         /* number of operands with this value, of nodes that backward may visit */
-    rw_tensor *columns; /* of a bias: rw_grad_set_columns() */
+    rw_tensor *columns; /* of a bias: rw_grad_set_column_sums() */
     bool added;
 };
 

@@ -198,17 +198,17 @@ static rw_tensor *in_type(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype (*type)
 {
     const rw_dtype has = rw_tensor_dtype(x);
     if (!t || !x || !rw_dtype_is_float(has) || type(open_kind(t), has) == has) return x;
-    rw_tensor *const v = rw_operand_at(at, t, x, t->composite ? t->composite : "rw_recipe_lower");
+    rw_tensor *const v = rw_operand_at(at, t, x, t->composite ? t->composite : "rw_recipe_cast_low");
     return v ? rw_recipe_cast(t, v, type(open_kind(t), has), at) : NULL;
 }
 
-rw_tensor *rw_recipe_lower_at(rw_site at, rw_tape *t, rw_tensor *x)
+rw_tensor *rw_recipe_cast_low_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
     RW_ENTER_OP(t);
     return in_type(at, t, x, lowered);
 }
 
-rw_tensor *rw_recipe_raise_at(rw_site at, rw_tape *t, rw_tensor *x)
+rw_tensor *rw_recipe_cast_f32_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
     RW_ENTER_OP(t);
     return in_type(at, t, x, raised);

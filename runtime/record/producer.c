@@ -32,7 +32,7 @@ rw_tensor *rw_tensor_producer_input(const rw_tensor *x, int k)
     return rw_tape_value(t, t->operands[node->first_input + (uint32_t)k]);
 }
 
-bool rw_tensor_is_decided(const rw_tensor *x)
+bool rw_tensor_is_named_or_marked(const rw_tensor *x)
 {
     RW_LOOKS_ONLY;
     return x && (x->tag || (x->flags & (RW_VALUE_SAVE | RW_VALUE_RECOMPUTE | RW_VALUE_OFFLOAD)));

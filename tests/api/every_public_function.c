@@ -355,8 +355,8 @@ static bool takes_a_rule(const struct call *c)
 {
     static const char *const names[] = { "rw_grad_set", "rw_grad_set_sum", "rw_grad_accumulator", "rw_grad_wide_addend",
                                          "rw_op_output", "rw_op_output_like", "rw_op_output_view", "rw_op_error",
-                                         "rw_grad_set_columns", "rw_grad_set_columns_of_pieces", "rw_grad_columns",
-                                         "rw_grad_set_whole", "rw_composite_end" };
+                                         "rw_grad_set_column_sums", "rw_grad_set_column_sums_of_pieces",
+                                         "rw_grad_column_sums", "rw_grad_set_whole", "rw_composite_end" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], c->name)) return true;
     return false;

@@ -63,7 +63,7 @@ static rw_status layer_grad(rw_grad_call *g)
     if (rw_grad_wanted(g, 0)) rw_grad_set(g, 0, rw_matmul(t, dy, rw_grad_input(g, 1)));
     if (rw_grad_wanted(g, 1)) rw_grad_set(g, 1, rw_matmul(t, rw_transpose(t, dy, 0, 1), rw_grad_input(g, 0)));
     if (!rw_grad_wanted(g, 2)) return RW_OK;
-    rw_tensor *const columns = rw_grad_columns(g, 2);
+    rw_tensor *const columns = rw_grad_column_sums(g, 2);
     return columns ? rw_grad_set_sum(g, 2, columns) : rw_grad_set(g, 2, rw_sum(t, dy, RW_AXES(0), false));
 }
 
@@ -135,23 +135,23 @@ static enum fault { NO_FAULT, UNWANTED, OF_ANOTHER_EXTENT, OF_RANK_2, WITHOUT_A_
 static rw_status set_wrong(rw_grad_call *g, rw_tensor *dx, rw_tensor *columns)
 {
     rw_tape *const t = rw_grad_tape(g);
-    if (fault == UNWANTED) return rw_grad_set_columns(g, 7, columns, false);
-    if (fault == OF_ANOTHER_EXTENT) return rw_grad_set_columns(g, 0, rw_slice(t, columns, 0, 0, 2), false);
-    if (fault == OF_RANK_2) return rw_grad_set_columns(g, 0, dx, false);
-    return rw_grad_set_columns(g, 0, columns, true);
+    if (fault == UNWANTED) return rw_grad_set_column_sums(g, 7, columns, false);
+    if (fault == OF_ANOTHER_EXTENT) return rw_grad_set_column_sums(g, 0, rw_slice(t, columns, 0, 0, 2), false);
+    if (fault == OF_RANK_2) return rw_grad_set_column_sums(g, 0, dx, false);
+    return rw_grad_set_column_sums(g, 0, columns, true);
 }
 
 static rw_status halve_grad(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *sum, *out[2], *in[2] = { rw_grad_upstream(g, 0) };
-    if (!rw_grad_wants_columns(g, 0, &sum) || (!sum && !rw_grad_is_whole(g, 0)))
+    if (!rw_grad_wants_column_sums(g, 0, &sum) || (!sum && !rw_grad_is_whole(g, 0)))
         return rw_grad_set(g, 0, rw_scale(t, in[0], 0.5));
     in[1] = sum;
     rw_tensor *const dx = rw_apply(t, &halve_columns, in, sum ? 2 : 1, NULL, 0, out);
     const rw_status status = rw_grad_set(g, 0, dx);
     if (status) return status;
-    return fault ? set_wrong(g, dx, out[1]) : rw_grad_set_columns(g, 0, out[1], sum != NULL);
+    return fault ? set_wrong(g, dx, out[1]) : rw_grad_set_column_sums(g, 0, out[1], sum != NULL);
 }
 
 HOST_KERNEL_OF(halve_kernel)
@@ -297,7 +297,7 @@ static rw_tensor *total_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
     rw_producer producer;
     const bool is_concat = rw_tensor_producer(x, &producer) && !strcmp(producer.op->name, "concat") &&
-                           !rw_tensor_is_decided(x);
+                           !rw_tensor_is_named_or_marked(x);
     rw_tensor *in[8] = { x };
     const int n = is_concat ? producer.n_inputs : 1;
     for (int i = 0; is_concat && i < n; i++) in[i] = rw_tensor_producer_input(x, i);
@@ -330,9 +330,9 @@ Test(op_fusion, a_kept_concatenation_is_decided)
     rw_tensor *const x = numbers(&b, "x", RW_SHAPE(2, 3), 1);
     rw_tensor *const in[] = { rw_tanh(b.t, x), rw_exp(b.t, x) };
     rw_tensor *const whole = rw_concat(b.t, in, 2, 0);
-    cr_expect(!rw_tensor_is_decided(whole));
+    cr_expect(!rw_tensor_is_named_or_marked(whole));
     ckpt_keep(b.t, whole);
-    cr_expect(rw_tensor_is_decided(whole));
+    cr_expect(rw_tensor_is_named_or_marked(whole));
     rw_tensor *const loss = rw_sum_all(b.t, total_at(RW_HERE, b.t, whole));
     cr_expect_eq(actions_of(&b, step_plan(&b, loss), "concat"), 1);
     cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));

@@ -552,18 +552,18 @@ Test(precision_recipes, what_a_composite_function_asks)
     rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(4, 8)), *const i = rw_input(b.t, RW_I32, RW_SHAPE(2),
                                                                                        NULL, 0);
     rw_init_normal(x, 0, 1);
-    cr_expect_eq(rw_recipe_lower(b.t, x), x);
+    cr_expect_eq(rw_recipe_cast_low(b.t, x), x);
     cr_expect_eq(rw_recipe_low_dtype(b.t, x), RW_F32);
     rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_BF16 });
-    rw_tensor *const low = rw_recipe_lower(b.t, x);
+    rw_tensor *const low = rw_recipe_cast_low(b.t, x);
     cr_assert_not_null(low, "%s", rw_error_message(b.ctx));
     cr_expect_eq(rw_tensor_dtype(low), RW_BF16);
-    cr_expect_eq(rw_recipe_lower(b.t, x), low, "one cast per step");
+    cr_expect_eq(rw_recipe_cast_low(b.t, x), low, "one cast per step");
     cr_expect_eq(rw_recipe_low_dtype(b.t, x), RW_BF16);
-    cr_expect_eq(rw_tensor_dtype(rw_recipe_raise(b.t, low)), RW_F32);
-    cr_expect_eq(rw_recipe_lower(b.t, i), i);
+    cr_expect_eq(rw_tensor_dtype(rw_recipe_cast_f32(b.t, low)), RW_F32);
+    cr_expect_eq(rw_recipe_cast_low(b.t, i), i);
     cr_expect_eq(rw_recipe_low_dtype(b.t, i), RW_I32);
-    cr_expect_null(rw_recipe_lower(b.t, NULL));
+    cr_expect_null(rw_recipe_cast_low(b.t, NULL));
     cr_expect_null(rw_recipe_fp8(b.t));
     rw_recipe_end(b.t);
     cr_expect_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
