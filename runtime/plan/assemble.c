@@ -196,6 +196,15 @@ static rw_status list_aside(rw_plan *plan)
     return RW_OK;
 }
 
+static rw_status list_outside(rw_plan *plan)
+{
+    plan->outside = rw_malloc((plan->n_sources - plan->n_results) * sizeof *plan->outside);
+    if (!plan->outside) return RW_ERR_MEMORY;
+    for (size_t i = 0; i < plan->n_sources; i++)
+        if (plan->sources[i].kind != RW_SOURCE_RESULT) plan->outside[plan->n_outside++] = (uint32_t)i;
+    return RW_OK;
+}
+
 /* ---- fused actions ---- */
 
 static const struct rw_node *node_at(const struct rw_problem *p, const rw_plan *plan, size_t action)
@@ -321,11 +330,13 @@ static rw_status compact(const struct rw_schedule *s, rw_plan *plan, const uint6
     plan->n_words = s->n_refs;
     for (size_t i = 0; i < plan->n_sources; i++) plan->sources[i].first = UINT32_MAX;
     for (uint32_t i = 0; i < plan->n_actions; i++) note_operands(plan, i);
+    for (size_t i = 0; i < plan->n_results; i++) plan->n_gradient_results += plan->results[i].of != RW_NONE_ID;
     plan->n_forward = s->n_forward;
     plan->n_before = s->n_before;
     plan->results_bytes = s->results_bytes;
     rw_status status = list_slots(s, plan);
     if (!status) status = list_aside(plan);
+    if (!status) status = list_outside(plan);
     return status ? status : list_workspaces(s, plan);
 }
 

@@ -10,7 +10,7 @@ void rw_plan_release(rw_plan *plan)
     void *const arrays[] = { plan->nodes, plan->operands, plan->attrs,   plan->values,    plan->actions,
                              plan->words, plan->sources,  plan->results, plan->gradients, plan->workspaces,
                              plan->waits, plan->slots,    plan->aside, plan->roots,     plan->used_up,
-                             plan->fused };
+                             plan->fused, plan->outside };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_library_ref_release(plan->holding);
     rw_free(plan);
@@ -20,7 +20,8 @@ size_t rw_plan_bytes(const rw_plan *p)
 {
     return sizeof *p + p->n_nodes * sizeof *p->nodes + p->n_operands * sizeof *p->operands + p->n_attrs +
            p->n_values * sizeof *p->values + p->n_actions * sizeof *p->actions + p->n_words * sizeof *p->words +
-           p->n_sources * sizeof *p->sources + p->n_results * sizeof *p->results +
+           p->n_sources * sizeof *p->sources + p->n_outside * sizeof *p->outside +
+           p->n_results * sizeof *p->results +
            p->n_gradients * sizeof *p->gradients + p->n_workspaces * sizeof *p->workspaces +
            p->n_waits * sizeof *p->waits + p->n_slots * sizeof *p->slots +
            p->n_aside * sizeof *p->aside + p->n_roots * sizeof *p->roots + p->n_used_up * sizeof *p->used_up +

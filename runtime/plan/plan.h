@@ -79,8 +79,11 @@ struct rw_plan {
     uint64_t store_bytes;
     struct rw_source *sources;
     size_t n_sources;
+    uint32_t *outside; /* sources that exist before the run: all but RW_SOURCE_RESULT */
+    size_t n_outside;
     struct rw_result *results;
     size_t n_results;
+    size_t n_gradient_results; /* of these: gradients of values of the tape */
     uint32_t *gradients; /* parameters whose gradients are written or added to */
     size_t n_gradients;
     uint32_t *used_up; /* parameters whose gradients fused updates consume */

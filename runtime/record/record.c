@@ -87,7 +87,8 @@ static rw_status set_output(rw_op_call *call, int i, rw_dtype dtype, const rw_la
         return s->status = RW_ERR_MEMORY;
     }
     call->out = s->tape->out_desc;
-    while (s->named <= i) call->out[s->named++].layout = NULL;
+    for (int k = s->named; k < i; k++) call->out[k].layout = NULL;
+    if (s->named <= i) s->named = i + 1;
     call->out[i] = (rw_operand_desc){ dtype, layout };
     return RW_OK;
 }

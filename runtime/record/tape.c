@@ -224,20 +224,11 @@ size_t rw_tape_nodes(const rw_tape *t)
     return t ? t->n_nodes : 0;
 }
 
-bool rw_tape_reserve_values(rw_tape *t, size_t n)
+bool rw_tape_add_chunks(rw_tape *t, size_t n)
 {
     while (t->n_values + n > t->n_chunks * RW_VALUE_CHUNK)
         if (!add_chunk(t)) return false;
     return true;
-}
-
-struct rw_tensor *rw_tape_add_value(rw_tape *t)
-{
-    const uint32_t id = (uint32_t)t->n_values++;
-    struct rw_tensor *const v = rw_tape_value(t, id);
-    *v = (struct rw_tensor){ .owner.tape = t, .id = id, .producer = RW_NONE_ID, .base = id, .leaf = RW_NONE_ID };
-    t->requested[id] = 0;
-    return v;
 }
 
 /* A custom op may return anything: negative numbers and NaN count as 0. */

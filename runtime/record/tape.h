@@ -248,10 +248,21 @@ void rw_rest(void *pointers, size_t used, size_t n);
 void rw_tape_release(rw_tape *t);
 
 /* Room for n more values; false without memory. */
-bool rw_tape_reserve_values(rw_tape *t, size_t n);
+bool rw_tape_add_chunks(rw_tape *t, size_t n);
+static inline bool rw_tape_reserve_values(rw_tape *t, size_t n)
+{
+    return t->n_values + n <= t->n_chunks * RW_VALUE_CHUNK || rw_tape_add_chunks(t, n);
+}
 
 /* A new value, for which memory is reserved. Owned by the tape. */
-struct rw_tensor *rw_tape_add_value(rw_tape *t);
+static inline struct rw_tensor *rw_tape_add_value(rw_tape *t)
+{
+    const uint32_t id = (uint32_t)t->n_values++;
+    struct rw_tensor *const v = rw_tape_value(t, id);
+    *v = (struct rw_tensor){ .owner.tape = t, .id = id, .producer = RW_NONE_ID, .base = id, .leaf = RW_NONE_ID };
+    t->requested[id] = 0;
+    return v;
+}
 
 /* The leaf for the seed of y, at root number `root`. NULL without memory. */
 struct rw_tensor *rw_tape_add_seed(rw_tape *t, uint32_t root, const struct rw_tensor *y);

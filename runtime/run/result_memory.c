@@ -88,14 +88,21 @@ struct rw_results *rw_results_take(rw_tape *t, const rw_plan *plan)
     return r;
 }
 
-void rw_results_release(rw_context *ctx, struct rw_results *r)
+/* Drops n references. */
+static void release(rw_context *ctx, struct rw_results *r, int n)
 {
-    if (!r) return;
-    if (--r->references == 1) ctx->results_in_use -= r->bytes;
+    const int before = r->references;
+    r->references -= n;
+    if (before > 1 && r->references <= 1) ctx->results_in_use -= r->bytes;
     if (r->references) return;
     ctx->memory.results -= r->bytes;
     ctx->device->free(ctx->device_state, r->data);
     rw_free(r);
+}
+
+void rw_results_release(rw_context *ctx, struct rw_results *r)
+{
+    if (r) release(ctx, r, 1);
 }
 
 /* Blocks that a run used after that step are kept. False if there is none to free. */
@@ -129,14 +136,13 @@ void rw_results_trim(rw_tape *t)
     if (t->step >= RW_RESULTS_IDLE_STEPS) free_blocks(t, t->step - RW_RESULTS_IDLE_STEPS);
 }
 
-rw_status rw_results_hold(rw_tape *t, struct rw_results *results, const struct rw_result *r)
+rw_status rw_results_hold_between(rw_tape *t, struct rw_results *results, const struct rw_result *r)
 {
     const size_t at = rw_tape_held_below(t, r->value);
     if (at < t->n_held && t->held[at].value == r->value) return RW_OK;
     if (!rw_grow(&t->held, &t->cap_held, t->n_held, 1, sizeof *t->held)) return RW_ERR_MEMORY;
-    char *const data = results->data;
     memmove(t->held + at + 1, t->held + at, (t->n_held++ - at) * sizeof *t->held);
-    t->held[at] = (struct rw_held){ .value = r->value, .data = data ? data + r->offset : NULL, .in = results };
+    t->held[at] = rw_held_in(results, r);
     results->references++;
     return RW_OK;
 }
@@ -152,10 +158,8 @@ static bool add_handle(rw_tape *t)
 
 bool rw_results_reserve(rw_tape *t, const rw_plan *plan)
 {
-    size_t gradients = 0;
-    for (size_t i = 0; i < plan->n_results; i++) gradients += plan->results[i].of != RW_NONE_ID;
     if (!rw_grow(&t->held, &t->cap_held, t->n_held, plan->n_results, sizeof *t->held)) return false;
-    while (t->n_handles < t->n_gradients + gradients)
+    while (t->n_handles < t->n_gradients + plan->n_gradient_results)
         if (!add_handle(t)) return false;
     return true;
 }
@@ -186,7 +190,11 @@ rw_status rw_results_hand_out(rw_tape *t, struct rw_results *results, const stru
 
 void rw_results_let_go(rw_tape *t)
 {
-    for (size_t i = 0; i < t->n_held; i++) rw_results_release(t->ctx, t->held[i].in);
+    for (size_t i = 0, next; i < t->n_held; i = next) { /* one release for adjacent values of a block */
+        struct rw_results *const in = t->held[i].in;
+        for (next = i + 1; next < t->n_held && t->held[next].in == in;) next++;
+        release(t->ctx, in, (int)(next - i));
+    }
     t->n_held = 0;
 }
 

@@ -34,8 +34,23 @@ bool rw_results_free_unused(rw_context *ctx);
    memory. */
 bool rw_results_reserve(rw_tape *t, const rw_plan *plan);
 
-/* Publishes a base value, or the gradient of a value, at that offset of a block. RW_ERR_MEMORY. */
-rw_status rw_results_hold(rw_tape *t, struct rw_results *results, const struct rw_result *r);
+static inline struct rw_held rw_held_in(struct rw_results *results, const struct rw_result *r)
+{
+    char *const data = results->data;
+    return (struct rw_held){ .value = r->value, .data = data ? data + r->offset : NULL, .in = results };
+}
+
+/* Publishes a base value, or the gradient of a value, at that offset of a block. RW_ERR_MEMORY. Most values come in
+   order and have reserved memory. */
+rw_status rw_results_hold_between(rw_tape *t, struct rw_results *results, const struct rw_result *r);
+static inline rw_status rw_results_hold(rw_tape *t, struct rw_results *results, const struct rw_result *r)
+{
+    const bool is_next = t->n_held < t->cap_held && (!t->n_held || t->held[t->n_held - 1].value < r->value);
+    if (!is_next) return rw_results_hold_between(t, results, r);
+    t->held[t->n_held++] = rw_held_in(results, r);
+    results->references++;
+    return RW_OK;
+}
 rw_status rw_results_hand_out(rw_tape *t, struct rw_results *results, const struct rw_result *r);
 
 /* Drops all held values of the tape; its gradient handles stay. */

@@ -13,6 +13,11 @@ static bool is_named(const struct rw_source *s, size_t from, size_t to)
     return s->first < to && s->last >= from;
 }
 
+static const struct rw_source *outside(const rw_plan *p, size_t i)
+{
+    return &p->sources[p->outside[i]];
+}
+
 static rw_status check_input(const rw_tape *t, const struct rw_leaf *leaf)
 {
     if (!leaf->ran || leaf->version == leaf->written) return RW_OK;
@@ -177,8 +182,8 @@ rw_status rw_run_check(const struct rw_run *r, size_t from, size_t to)
 {
     const rw_plan *const p = r->plan;
     rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < p->n_sources; i++)
-        if (is_named(&p->sources[i], from, to)) status = check(r, &p->sources[i]);
+    for (size_t i = 0; !status && i < p->n_outside; i++)
+        if (is_named(outside(p, i), from, to)) status = check(r, outside(p, i));
     return status;
 }
 
@@ -188,16 +193,15 @@ rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to)
 {
     const rw_plan *const p = r->plan;
     rw_status status = rw_run_check(r, from, to);
-    for (size_t i = 0; !status && i < p->n_sources; i++)
-        if (is_named(&p->sources[i], from, to)) status = make_room(r, &p->sources[i]);
-    for (size_t i = 0; !status && i < p->n_sources; i++)
-        if (is_named(&p->sources[i], from, to)) status = store_zeros(r->tape->ctx, &p->sources[i]);
+    for (size_t i = 0; !status && i < p->n_outside; i++)
+        if (is_named(outside(p, i), from, to)) status = make_room(r, outside(p, i));
+    for (size_t i = 0; !status && i < p->n_outside; i++)
+        if (is_named(outside(p, i), from, to)) status = store_zeros(r->tape->ctx, outside(p, i));
     if (!status && to > p->n_forward) status = rw_root_gradients_prepare(r);
-    for (size_t i = 0; !status && i < p->n_sources; i++) {
-        if (!is_named(&p->sources[i], from, to)) continue;
-        note_read(r, &p->sources[i]);
-        r->sources[i] = address(r, &p->sources[i]);
-    }
+    for (size_t i = 0; !status && i < p->n_outside; i++)
+        if (is_named(outside(p, i), from, to)) note_read(r, outside(p, i));
+    for (size_t i = 0; !status && i < p->n_sources; i++)
+        if (is_named(&p->sources[i], from, to)) r->sources[i] = address(r, &p->sources[i]);
     const bool private = r->flags & (RW_RUN_REHEARSAL | RW_RUN_PRIVATE);
     if (!status && private && to > p->n_forward) status = redirect_gradients(r);
     return status;

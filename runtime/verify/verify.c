@@ -218,8 +218,7 @@ static void count(const struct rw_verifier *second, const rw_tape *t, const rw_p
     report->mismatches = second->mismatches;
     report->identical = !second->mismatches;
     report->kept_nondeterministic = count_nondeterministic(t);
-    for (size_t i = 0; i < plan->n_results; i++) report->gradients += plan->results[i].of != RW_NONE_ID;
-    report->gradients += plan->n_gradients;
+    report->gradients += plan->n_gradient_results + plan->n_gradients;
 }
 
 /* After the second run, which has ended or was stopped by a finding. */
