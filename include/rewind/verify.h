@@ -68,7 +68,8 @@ typedef enum ckpt_cause {
     CKPT_CAUSE_UNWRITTEN,        ///< the kernel leaves part of an output unwritten
     CKPT_CAUSE_OUTSIDE,          ///< the kernel writes before or after its operands
     CKPT_CAUSE_INPUT_WRITTEN,    ///< the kernel overwrites an input
-    CKPT_CAUSE_RULE              ///< the op's gradient rule recorded other ops the second time
+    CKPT_CAUSE_RULE,             ///< the op's gradient rule recorded other ops the second time
+    CKPT_CAUSE_UNDEFINED_READ    ///< the kernel reads or adds to an output or its workspace before it writes there
 } ckpt_cause;
 
 /** Returns a short constant text for a cause. Any thread. */

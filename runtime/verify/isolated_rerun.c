@@ -21,8 +21,11 @@
 static const enum rw_pattern beside_read[RW_ROOMS] = { RW_PATTERN_SOME, RW_PATTERN_NAN };
 static const enum rw_pattern beside_written[RW_ROOMS] = { RW_PATTERN_LOW, RW_PATTERN_ZERO };
 
+#define IN_PLACE RW_ROOMS
+
 static enum rw_pattern within(int pass, rw_dtype dtype)
 {
+    if (pass == IN_PLACE) return RW_PATTERN_NAN;
     return pass ? RW_PATTERN_HIGH : rw_dtype_is_float(dtype) ? RW_PATTERN_ORDINARY : RW_PATTERN_ZERO;
 }
 
@@ -31,7 +34,8 @@ struct pass {
     struct rw_isolation *iso;
     struct rw_at *at;
     int number;
-    char *next; /* start of the next operand: a multiple of TURN */
+    int fill_outputs, fill_workspace; /* of within(): what they hold first */
+    char *next; /* start of the next operand: a multiple of ALIASING */
     rw_view *views;
     rw_kernel k;
 };
@@ -168,13 +172,13 @@ static rw_status furnish(struct pass *p)
         p->views[i] = *from;
         if (!has_memory(from)) continue;
         p->views[i].data = next_place(p, from->data, rw_view_span(from), unit_of(from));
-        status = put(p, p->views[i].data, i < at->n_in ? from->data : NULL, within(p->number, from->dtype),
+        status = put(p, p->views[i].data, i < at->n_in ? from->data : NULL, within(p->fill_outputs, from->dtype),
                      rw_view_span(from));
     }
     p->k.workspace_bytes = workspace_of(p->iso, at, p->k.threads);
     if (status || !p->k.workspace_bytes) return status;
     p->k.workspace = next_place(p, NULL, p->k.workspace_bytes, RW_RESULT_ALIGNMENT);
-    return put(p, p->k.workspace, NULL, within(p->number, RW_F32), p->k.workspace_bytes);
+    return put(p, p->k.workspace, NULL, within(p->fill_workspace, RW_F32), p->k.workspace_bytes);
 }
 
 /* ---- determining the fault ---- */
@@ -341,10 +345,49 @@ static rw_status note_inputs(struct rw_isolation *iso, const struct rw_at *at, c
     return status;
 }
 
+static char *first_place(const struct rw_isolation *iso)
+{
+    return (char *)rw_round_up((uintptr_t)iso->data, ALIASING);
+}
+
+/* Executes the first of the two again, with these contents of outputs and workspace. Does it give the same output? */
+static rw_status is_repeated(struct rw_isolation *iso, struct rw_at *at, int fill_outputs, int fill_workspace,
+                             int output, bool *ret)
+{
+    struct pass p = { .iso = iso, .at = at, .fill_outputs = fill_outputs, .fill_workspace = fill_workspace,
+                      .next = first_place(iso), .views = iso->views };
+    struct rw_digest now;
+    rw_status status = run_pass(&p);
+    if (!status) status = rw_patterns_digest(iso->probe, p.k.out[output].data, rw_view_span(&p.k.out[output]), &now);
+    *ret = !status && rw_digest_equal(now, iso->digests[at->n_in + output]);
+    return status;
+}
+
+/* After an execution gave other bytes in an output than the first: if equal conditions give equal bytes, and the other
+   one's contents of the outputs or of the workspace alone give others, the kernel reads or adds to what is there. */
+static rw_status check_reads_undefined(struct rw_isolation *iso, struct rw_at *at, int pass, int output,
+                                       ckpt_report *report)
+{
+    bool repeated, with_outputs, with_workspace;
+    if (report->cause != CKPT_CAUSE_NONDETERMINISTIC) return RW_OK;
+    rw_status status = is_repeated(iso, at, 0, 0, output, &repeated);
+    if (!status) status = is_repeated(iso, at, pass, 0, output, &with_outputs);
+    if (!status) status = is_repeated(iso, at, 0, pass, output, &with_workspace);
+    if (status || !repeated || (with_outputs && with_workspace)) return status;
+    report->cause = CKPT_CAUSE_UNDEFINED_READ;
+    if (!with_outputs)
+        snprintf(report->detail, sizeof report->detail, "outputs are undefined before the kernel runs; this kernel "
+                 "reads or adds to them, and output %d depends on that", output);
+    else
+        snprintf(report->detail, sizeof report->detail, "the workspace is undefined before the kernel runs; this "
+                 "kernel reads it, and output %d depends on that", output);
+    return RW_OK;
+}
+
 /* Compares outputs of the second execution with the first one's. */
 static rw_status compare_passes(struct rw_isolation *iso, const struct pass *pass, ckpt_report *report)
 {
-    const struct rw_at *const at = pass->at;
+    struct rw_at *const at = pass->at;
     rw_status status = RW_OK;
     for (int i = 0; !status && !report->mismatches && i < at->n_out; i++) {
         struct rw_digest *const first = &iso->digests[at->n_in + i], second;
@@ -353,9 +396,9 @@ static rw_status compare_passes(struct rw_isolation *iso, const struct pass *pas
         if (!status)
             status = rw_patterns_digest(iso->probe, pass[1].views[at->n_in + i].data, rw_view_span(&at->out[i]),
                                         &second);
-        if (!status && !rw_digest_equal(*first, second))
-            status = describe(iso, at, i, pass[0].views[at->n_in + i].data, pass[1].views[at->n_in + i].data,
-                              report);
+        if (status || rw_digest_equal(*first, second)) continue;
+        status = describe(iso, at, i, pass[0].views[at->n_in + i].data, pass[1].views[at->n_in + i].data, report);
+        if (!status) status = check_reads_undefined(iso, at, 1, i, report);
     }
     return status;
 }
@@ -364,11 +407,11 @@ static rw_status try_twice(struct rw_isolation *iso, struct rw_at *at, const str
                            ckpt_report *report)
 {
     struct pass pass[RW_ROOMS];
-    char *next = (char *)rw_round_up((uintptr_t)iso->data, ALIASING);
+    char *next = first_place(iso);
     rw_status status = note_inputs(iso, at, noted);
     for (int i = 0; !status && !report->mismatches && i < RW_ROOMS; i++) {
-        pass[i] = (struct pass){ .iso = iso, .at = at, .number = i, .next = next,
-                                 .views = iso->views + i * (at->n_in + at->n_out) };
+        pass[i] = (struct pass){ .iso = iso, .at = at, .number = i, .fill_outputs = i, .fill_workspace = i,
+                                 .next = next, .views = iso->views + i * (at->n_in + at->n_out) };
         status = run_pass(&pass[i]);
         if (!status) status = check_pass(&pass[i], report);
         next = pass[i].next;
@@ -389,15 +432,16 @@ rw_status rw_isolation_before(struct rw_isolation *iso, struct rw_at *at, const 
     return status ? rw_fail(ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;
 }
 
-rw_status rw_isolation_after(struct rw_isolation *iso, const struct rw_at *at, ckpt_report *report)
+rw_status rw_isolation_after(struct rw_isolation *iso, struct rw_at *at, ckpt_report *report)
 {
     rw_status status = RW_OK;
     for (int i = 0; iso->tried && !status && !report->mismatches && i < at->n_out; i++) {
         struct rw_digest now;
         if (!has_memory(&at->out[i])) continue;
         status = rw_patterns_digest(iso->probe, at->out[i].data, rw_view_span(&at->out[i]), &now);
-        if (!status && !rw_digest_equal(now, iso->digests[at->n_in + i]))
-            status = describe(iso, at, i, iso->views[at->n_in + i].data, at->out[i].data, report);
+        if (status || rw_digest_equal(now, iso->digests[at->n_in + i])) continue;
+        status = describe(iso, at, i, iso->views[at->n_in + i].data, at->out[i].data, report);
+        if (!status) status = check_reads_undefined(iso, at, IN_PLACE, i, report);
     }
     if (iso->tried && !status && !report->mismatches) status = check_inputs(iso, at, at->in, true, report);
     return status ? rw_fail(iso->probe->ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;

@@ -21,6 +21,7 @@ const char *ckpt_cause_name(ckpt_cause cause)
     case CKPT_CAUSE_UNWRITTEN: return "the kernel leaves part of an output unwritten";
     case CKPT_CAUSE_OUTSIDE: return "the kernel writes outside its outputs";
     case CKPT_CAUSE_INPUT_WRITTEN: return "the kernel writes over an input";
+    case CKPT_CAUSE_UNDEFINED_READ: return "the kernel reads or adds to memory that is undefined before it runs";
     case CKPT_CAUSE_RULE: return "the op's gradient rule recorded different ops the second time";
     }
     return "unknown";

@@ -211,6 +211,35 @@ Test(verify_custom_ops, an_op_that_writes_where_it_reads_is_seen)
     }
 }
 
+/* The mistake of kernels from programs that clear their buffers. */
+static rw_status add_twice(const rw_kernel *k)
+{
+    for (int i = 0; i < 4; i++) ((float *)k->out[0].data)[i] += 2 * ((const float *)k->in[0].data)[i];
+    return RW_OK;
+}
+
+static const rw_op_def adds_twice = { .name = "adds_twice", .n_inputs = 1, .n_outputs = 1, .check = identity_check,
+                                      .kernel = { [RW_DEVICE_CPU] = add_twice }, .grad = no_slope };
+
+Test(verify_custom_ops, a_kernel_that_adds_to_its_output_is_named)
+{
+    NEEDS_HOST_MEMORY();
+    struct fixture b = fixture_open(1, 1);
+    ckpt_report r;
+    rw_tensor *const x = rw_require_grad(b.t, input(&b));
+    rw_tensor *const loss = sum(&b, rw_apply(b.t, &adds_twice, &x, 1, NULL, 0, NULL));
+    cr_assert_eq(ckpt_verify(b.t, loss, &r), RW_ERR_MISMATCH);
+    cr_assert_eq(r.cause, CKPT_CAUSE_UNDEFINED_READ, "%s", ckpt_cause_name(r.cause));
+    cr_assert(!strcmp(r.op, "adds_twice") && strstr(r.site, "verify_custom_ops.c:"), "%s %s", r.op, r.site);
+    cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_ERR_MISMATCH);
+    const char *const said = rw_error_message(b.ctx);
+    cr_assert(strstr(said, "adds_twice") && strstr(said, "verify_custom_ops.c:"), "%s", said);
+    cr_assert(strstr(said, "outputs are undefined before the kernel runs; this kernel reads or adds to them"), "%s",
+              said);
+    rw_error_clear(b.ctx);
+    fixture_close(&b);
+}
+
 static int countdown;
 
 static rw_status fail_once(const rw_kernel *k)
