@@ -13,8 +13,8 @@
 /* In the order of rewind/rewind.h */
 #define EXAMPLES(X) \
     X(rewind) X(context) X(tensor) X(tape) X(ops) X(pointwise) X(compare) X(create) X(select) X(gather) X(conv) \
-    X(norm) X(attention) X(reductions) X(einsum) X(losses) X(composite) X(custom_grad) X(fusion) X(recompute) \
-    X(verify) X(nonfinite) X(memory) X(plan) X(moe) X(recurrent) X(quantized) X(float8) X(optimizers) \
+    X(norm) X(attention) X(reductions) X(einsum) X(losses) X(composite) X(custom_grad) X(kernel_pair) X(fusion) \
+    X(recompute) X(verify) X(nonfinite) X(memory) X(plan) X(moe) X(recurrent) X(quantized) X(float8) X(optimizers) \
     X(lr_schedule) X(weight_average) X(precision) X(recorders) X(graph) X(io) X(checkpoint) X(monitor) X(op) \
     X(status) X(types) X(version)
 

@@ -202,6 +202,44 @@ bool example_custom_grad(rw_context *ctx, rw_tape *t)
     return rw_item(t, rw_sum_all(t, rw_gradient(w))) == 4;
 }
 
+//! [kernel_pair]
+static void square(float *y, const float *x, int64_t n) // as they are in the program
+{
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * x[i];
+}
+static void d_square(float *dx, const float *dy, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) dx[i] += 2 * x[i] * dy[i];
+}
+
+static rw_status forward(void *const *out, void *const *in, const void *data, const rw_kernel *k)
+{
+    return square(out[0], in[0], *(const int64_t *)data), RW_OK;
+}
+static rw_status backward(void *const *d_in, void *const *d_out, void *const *in, void *const *out, const void *data,
+                          const rw_kernel *k)
+{
+    return d_square(d_in[0], d_out[0], in[0], *(const int64_t *)data), RW_OK;
+}
+
+static rw_tensor *squared(rw_tape *t, rw_tensor *x, int64_t n)
+{
+    return rw_call(t, &(rw_call_params){ .name = "square", .forward = forward, .backward = backward,
+                                         .outputs = { { RW_F32, RW_SHAPE(n), false } }, .n_outputs = 1,
+                                         .data = &n, .data_size = sizeof n,
+                                         .unread_outputs = RW_OP_ALL_INPUTS }, // backward reads x alone
+                   &x, 1);
+}
+//! [kernel_pair]
+
+bool example_kernel_pair(rw_context *ctx, rw_tape *t)
+{
+    rw_tensor *w = rw_param(ctx, "w", RW_F32, RW_SHAPE(4));
+    rw_init_constant(w, 3);
+    rw_backward(t, rw_sum_all(t, squared(t, squared(t, w, 4), 4)));
+    return rw_item(t, rw_sum_all(t, rw_gradient(w))) == 4 * 108;
+}
+
 bool example_moe(rw_context *ctx, rw_tape *t)
 {
     //! [moe]

@@ -321,6 +321,16 @@ RW_API rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_te
                               const void *attrs, size_t attrs_size, rw_tensor **ret_outs);
 #define rw_apply(...) rw_apply_at(RW_HERE, __VA_ARGS__)
 
+/**
+ * Returns a definition that is valid as long as the tape's context, for one that is made at run time: a copy of *def
+ * with a copy of its name. Equal definitions get the same copy, so that steps find their plans. What def points to
+ * beside the name is not copied, and must outlive the context.
+ * @param t   a tape of the context in which the op is recorded
+ * @param def copied; validated when the op is first recorded
+ * @return owned by the context; NULL on an error, which is sticky
+ */
+RW_API const rw_op_def *rw_op_define(rw_tape *t, const rw_op_def *def);
+
 /** Returns the layout of x in its buffer; NULL for rw_none(). */
 RW_API const rw_layout *rw_tensor_layout(const rw_tensor *x);
 

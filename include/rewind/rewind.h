@@ -18,6 +18,7 @@
  *   losses.h          more losses, losses with options
  *   composite.h       functions that record several ops
  *   custom_grad.h     user-defined gradients
+ *   kernel_pair.h     a hand-written forward and backward kernel
  *   fusion.h          ops that take over work of their neighbours
  *   recompute.h       regions and recompute policies
  *   verify.h          checks that recompute is bit-identical
@@ -59,6 +60,7 @@
 #include <rewind/gather.h>
 #include <rewind/graph.h>
 #include <rewind/io.h>
+#include <rewind/kernel_pair.h>
 #include <rewind/losses.h>
 #include <rewind/lr_schedule.h>
 #include <rewind/memory.h>

@@ -432,8 +432,9 @@ rw_status rw_isolation_before(struct rw_isolation *iso, struct rw_at *at, const 
     return status ? rw_fail(ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;
 }
 
-rw_status rw_isolation_after(struct rw_isolation *iso, struct rw_at *at, ckpt_report *report)
+rw_status rw_isolation_after(struct rw_isolation *iso, const struct rw_at *at, ckpt_report *report)
 {
+    struct rw_at again = *at;
     rw_status status = RW_OK;
     for (int i = 0; iso->tried && !status && !report->mismatches && i < at->n_out; i++) {
         struct rw_digest now;
@@ -441,7 +442,7 @@ rw_status rw_isolation_after(struct rw_isolation *iso, struct rw_at *at, ckpt_re
         status = rw_patterns_digest(iso->probe, at->out[i].data, rw_view_span(&at->out[i]), &now);
         if (status || rw_digest_equal(now, iso->digests[at->n_in + i])) continue;
         status = describe(iso, at, i, iso->views[at->n_in + i].data, at->out[i].data, report);
-        if (!status) status = check_reads_undefined(iso, at, IN_PLACE, i, report);
+        if (!status) status = check_reads_undefined(iso, &again, IN_PLACE, i, report);
     }
     if (iso->tried && !status && !report->mismatches) status = check_inputs(iso, at, at->in, true, report);
     return status ? rw_fail(iso->probe->ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;

@@ -69,7 +69,7 @@ void rw_isolation_close(struct rw_isolation *iso);
  */
 rw_status rw_isolation_before(struct rw_isolation *iso, struct rw_at *at, const struct rw_table *noted,
                               ckpt_report *report);
-rw_status rw_isolation_after(struct rw_isolation *iso, struct rw_at *at, ckpt_report *report);
+rw_status rw_isolation_after(struct rw_isolation *iso, const struct rw_at *at, ckpt_report *report);
 
 /* The digest of an output after the node has run; NULL if there is none of exactly its bytes. */
 const struct rw_digest *rw_isolation_output(const struct rw_isolation *iso, const struct rw_at *at, int i);
