@@ -21,7 +21,7 @@
 enum { VOCAB = 256, HEAD = 32, MAX_LAYERS = 32 };
 
 /* Exit statuses besides 0, 1 and 2: a loss or weights that are NaN or infinite; 128 plus the signal's number. */
-enum { ENDED_WRONG = 3, ENDED_BY_SIGNAL = 128 };
+enum { ENDED_UNUSED = 2, ENDED_WRONG = 3, ENDED_BY_SIGNAL = 128 };
 
 static const char usage[] =
     "train_text: trains a small GPT on any file, byte by byte, and lets it write.\n\n"
@@ -242,6 +242,15 @@ static rw_status make_tools(rw_context *ctx, rw_optimizer **opt, rw_monitor **m)
     return status ? status : rw_monitor_watch(*m, &(rw_monitor_sources){ .optimizer = *opt });
 }
 
+/* Two runs would mix their lines. The lock ends with the process. */
+static bool owns_log(void)
+{
+    bool taken = false;
+    if (o.log) path_lock_file(o.log, &taken);
+    if (taken) fprintf(stderr, "train_text: --log %.200s: another run writes to this file\n", o.log);
+    return !taken;
+}
+
 static void print_step(const rw_context *ctx, int step, double loss, double elapsed)
 {
     rw_memory m;
@@ -303,9 +312,10 @@ static rw_status train(rw_context *ctx, rw_tape *t, const struct text *text, int
     rw_status status = make_tools(ctx, &opt, &monitor);
     int32_t *const tokens = malloc(2 * sizeof *tokens * (size_t)o.batch * (size_t)o.seq);
     if (!tokens) status = RW_ERR_MEMORY;
+    if (!status && !owns_log()) *ended = ENDED_UNUSED;
     double began = seconds(), at = began, value = 0;
     int step = 0;
-    for (; !status && step < o.steps && isfinite(value) && !caught_signal(); step++) {
+    for (; !status && !*ended && step < o.steps && isfinite(value) && !caught_signal(); step++) {
         int32_t *const targets = tokens + (size_t)o.batch * (size_t)o.seq;
         fill_batch(text, step, tokens, targets);
         rw_tensor *const loss = record_loss(t, tokens, targets, 0.1f);

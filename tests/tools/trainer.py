@@ -239,6 +239,31 @@ def check_files_of_the_small_trainer():
     small_trainer('--data mine --steps 1 --load weights --save weights')
 
 
+def check_load_of_a_larger_small_trainer():
+    """The model of fewer layers would be saved over the file."""
+    small_trainer('--steps 1 --layers 3 --save weights')
+    before = pathlib.Path('weights').read_bytes()
+    said = small_trainer('--steps 1 --layers 2 --load weights --save weights', status=1)
+    assert 'is not in the file' in said, said
+    assert pathlib.Path('weights').read_bytes() == before
+    small_trainer('--steps 1 --layers 3 --load weights --save weights')
+
+
+def check_one_log_of_two_small_trainers():
+    """The second one at a time is refused, and leaves no weights."""
+    first = subprocess.Popen([TEXT, '--quick', '--steps', '1000000', '--log', 'log'], stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, preexec_fn=restore_signals)
+    while not first.stdout.readline().startswith(b'step'):
+        pass
+    said = small_trainer('--steps 1 --log log --save weights', status=2)
+    assert 'train_text: --log log: another run writes to this file' in said, said
+    assert not pathlib.Path('weights').exists()
+    first.send_signal(signal.SIGINT)
+    first.stdout.read()
+    assert first.wait(300) == 130
+    small_trainer('--steps 1 --log log')
+
+
 def signalled_text(number, *options):
     process = subprocess.Popen([TEXT, '--quick', '--steps', '1000000', *options], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, preexec_fn=restore_signals)
