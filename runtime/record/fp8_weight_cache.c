@@ -33,7 +33,8 @@ static bool is_written(const struct rw_kept_codes *e)
     return true;
 }
 
-/* A tape has one leaf per state and step, with the contents of that time. */
+/* A tape has one leaf per state and step, with the contents of that time. If the state was written since, because a
+   value was read while the step was recorded, the step can neither read the new contents nor write others. */
 static bool may_be_read(const rw_tape *t, const struct rw_kept_codes *e)
 {
     for (int i = 0; i < states_of(e); i++) {
@@ -116,7 +117,7 @@ rw_status rw_kept_codes_store(rw_site at, rw_tape *t, const struct rw_kept_key *
                               const struct rw_kept_values *values)
 {
     struct rw_kept_codes *e = entry_of(key);
-    if (e && is_under_way(t, e)) return RW_OK;
+    if (e && (is_under_way(t, e) || !may_be_read(t, e))) return RW_OK;
     if (!e) e = make(key, values);
     if (!e) return rw_fail(t->ctx, RW_ERR_MEMORY, "quantize at %s:%d: out of memory", rw_file_of(at), at.line);
     rw_status status = RW_OK;

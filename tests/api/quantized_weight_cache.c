@@ -174,6 +174,34 @@ Test(quantized_weight_cache, of_a_tape_that_makes_them_no_more)
 }
 
 /* One weight, scaled in two ways alternately. */
+/* A linear is read without a gradient, which writes its codes, and recorded again on the same tape. */
+Test(quantized_weight_cache, of_a_tape_that_has_evaluated_them)
+{
+    struct fixture b = fixture_open(1, 1);
+    static const float numbers[64] = { 1, -2, 3 };
+    float g[2][32 * 32];
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(32, 32));
+    rw_init_normal(w, 0, 1);
+    for (int step = 0; step < 4; step++) {
+        const rw_recipe recipe = { .kind = RW_RECIPE_F8, .keep_weights = step % 2 == 0 };
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 32), numbers, sizeof numbers);
+        rw_recipe_begin(b.t, &recipe);
+        rw_no_grad_begin(b.t);
+        const double read = rw_item(b.t, rw_sum_all(b.t, rw_cast(b.t, rw_linear(b.t, x, w, RW_NONE), RW_F32)));
+        rw_no_grad_end(b.t);
+        rw_tensor *const loss = rw_sum_all(b.t, rw_cast(b.t, rw_linear(b.t, x, w, RW_NONE), RW_F32));
+        rw_recipe_end(b.t);
+        rw_zero_grad(b.ctx);
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "step %d: %s", step, rw_error_message(b.ctx));
+        cr_expect_eq(rw_item(b.t, loss), read);
+        cr_assert_eq(rw_read(b.t, rw_gradient(w), g[step % 2], sizeof g[0]), RW_OK);
+        if (step % 2) cr_expect(!memcmp(g[0], g[1], sizeof g[0]), "step %d", step);
+        rw_tape_reset(b.t);
+        if (step == 1) rw_init_normal(w, 0, 2);
+    }
+    fixture_close(&b);
+}
+
 Test(quantized_weight_cache, of_two_recipes)
 {
     static const rw_scaling scalings[] = { RW_SCALING_TENSOR, RW_SCALING_1X128 };
