@@ -244,6 +244,8 @@ static size_t workspace_mask_backward_cpu(const rw_op_call *call)
     return per_thread(call, rw_att_mask_elements(&e, call->attrs)) + span_bytes(call, 6);
 }
 
+RW_INTERNAL_OP(attention_backward, "q k v")
+RW_INTERNAL_OP(attention_backward_columns, "q k v")
 RW_DECLARE_CUDA_WORKSPACE(rw_attention_workspace_cuda)
 RW_DECLARE_KERNELS(rw_attention_backward)
 /* _columns: input 6 is the addend of the column sums. */
@@ -381,6 +383,7 @@ static rw_status grad(rw_grad_call *g)
     return RW_OK;
 }
 
+RW_BUILTIN_OP(attention, "q k v", "F.scaled_dot_product_attention")
 RW_DECLARE_KERNELS(rw_attention)
 const rw_op_def rw_op_attention = { .name = "attention", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
                                     .flags = RW_OP_RANDOM, .strided = RW_OP_ALL_INPUTS, .check = check,

@@ -44,6 +44,7 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 4);
 }
 
+RW_INTERNAL_OP(attention_merge_backward, "a b a_lse b_lse dy dlse")
 RW_DECLARE_KERNELS(rw_attention_merge_backward)
 static const rw_op_def rw_op_attention_merge_backward = { .name = "attention_merge_backward",
                                                           .n_inputs = RW_OP_VARIADIC, .n_outputs = 4,
@@ -104,6 +105,7 @@ static rw_status grad(rw_grad_call *g)
     return RW_OK;
 }
 
+RW_BUILTIN_OP(attention_merge, "a b a_lse b_lse", "-")
 RW_DECLARE_KERNELS(rw_attention_merge)
 static const rw_op_def rw_op_attention_merge = { .name = "attention_merge", .n_inputs = 4, .n_outputs = 2,
                                                  .strided = RW_OP_ALL_INPUTS, .check = check,

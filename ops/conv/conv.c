@@ -193,6 +193,7 @@ static rw_status grad_forward(rw_grad_call *g);
 static rw_status grad_data(rw_grad_call *g);
 static rw_status grad_weight(rw_grad_call *g);
 
+RW_BUILTIN_OP(conv2d, "x weight bias", "F.conv2d")
 RW_DECLARE_KERNELS(rw_conv2d)
 RW_DECLARE_CUDA_WORKSPACE(rw_conv2d_workspace_cuda)
 static const rw_op_def rw_op_conv2d = { .name = "conv2d", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
@@ -201,6 +202,8 @@ static const rw_op_def rw_op_conv2d = { .name = "conv2d", .n_inputs = RW_OP_VARI
                                         .workspace = RW_WORKSPACES(workspace_forward, rw_conv2d_workspace_cuda),
                                         .cast_low = RW_OP_ALL_INPUTS };
 
+RW_BUILTIN_OP(conv_transpose2d, "x weight", "F.conv_transpose2d")
+RW_INTERNAL_OP(conv2d_data, "dy weight")
 /* The same op under two names: as a gradient, and as conv_transpose2d. */
 RW_DECLARE_KERNELS(rw_conv2d_data)
 RW_DECLARE_CUDA_WORKSPACE(rw_conv2d_data_workspace_cuda)
@@ -214,6 +217,7 @@ RW_DECLARE_CUDA_WORKSPACE(rw_conv2d_data_workspace_cuda)
 DATA(conv2d_data)
 DATA(conv_transpose2d)
 
+RW_INTERNAL_OP(conv2d_weight, "x dy sum")
 RW_DECLARE_KERNELS(rw_conv2d_weight)
 RW_DECLARE_CUDA_WORKSPACE(rw_conv2d_weight_workspace_cuda)
 static const rw_op_def rw_op_conv2d_weight = { .name = "conv2d_weight", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,

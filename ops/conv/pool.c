@@ -146,6 +146,9 @@ static rw_status grad_pick(rw_grad_call *g);
 static rw_status grad_avg(rw_grad_call *g);
 static rw_status grad_avg_backward(rw_grad_call *g);
 
+RW_BUILTIN_OP(avg_pool2d, "x", "F.avg_pool2d")
+RW_BUILTIN_OP(max_pool2d, "x", "F.max_pool2d")
+RW_INTERNAL_OP(avg_pool2d_backward, "dy")
 #define POOL(NAME, IN, OUT, CHECK, GRAD)                                                                            \
     RW_DECLARE_KERNELS(rw_##NAME)                                                                                   \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = IN, .n_outputs = OUT, .check = CHECK,        \

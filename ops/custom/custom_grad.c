@@ -24,6 +24,7 @@ static rw_status check_view(rw_op_call *call)
 
 /* ---- detach ---- */
 
+RW_BUILTIN_OP(detach, "x", "Tensor.detach")
 static const rw_op_def rw_op_detach = { .name = "detach", .n_inputs = 1, .n_outputs = 1,
                                         .flags = RW_OP_VIEW | RW_OP_NO_GRADIENT, .check = check_view,
                                         .kernel = RW_NO_KERNELS };
@@ -49,6 +50,7 @@ static rw_status grad_through(rw_grad_call *g)
     return rw_grad_set(g, 1, rw_grad_upstream(g, 0));
 }
 
+RW_BUILTIN_OP(straight_through, "y x", "-")
 static const rw_op_def rw_op_straight_through = { .name = "straight_through", .n_inputs = 2, .n_outputs = 1,
                                                   .flags = RW_OP_VIEW, .check = check_through,
                                                   .kernel = RW_NO_KERNELS, .grad = grad_through,
@@ -80,6 +82,7 @@ static rw_status grad_custom(rw_grad_call *g)
     return a->grad(g, a->data);
 }
 
+RW_BUILTIN_OP(custom_grad, "y x", "torch.autograd.Function")
 static const rw_op_def rw_op_custom_grad = { .name = "custom_grad", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                              .flags = RW_OP_VIEW, .check = check_custom, .kernel = RW_NO_KERNELS,
                                              .grad = grad_custom };

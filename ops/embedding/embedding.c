@@ -65,6 +65,7 @@ static rw_op_cost cost_backward(const rw_op_call *call)
     return (rw_op_cost){ .bytes = 3 * (double)call->in[0].layout->numel * size };
 }
 
+RW_INTERNAL_OP(embedding_backward, "dy index sum")
 RW_DECLARE_KERNELS(rw_embedding_backward)
 RW_DECLARE_CUDA_WORKSPACE(rw_embedding_backward_workspace_cuda)
 static const rw_op_def rw_op_embedding_backward = { .name = "embedding_backward", .n_inputs = RW_OP_VARIADIC,
@@ -99,6 +100,7 @@ static rw_status grad(rw_grad_call *g)
                            rw_apply(rw_grad_tape(g), &rw_op_embedding_backward, in, in[2] ? 3 : 2, &a, sizeof a, NULL));
 }
 
+RW_BUILTIN_OP(embedding, "table index", "F.embedding")
 RW_DECLARE_KERNELS(rw_embedding)
 static const rw_op_def rw_op_embedding = { .name = "embedding",
                                            .n_inputs = 2,

@@ -52,6 +52,7 @@ static size_t workspace(const rw_op_call *call)
 
 static rw_status grad(rw_grad_call *g);
 
+RW_BUILTIN_OP(rope, "x positions frequencies", "-")
 RW_DECLARE_KERNELS(rw_rope)
 static const rw_op_def rw_op_rope = { .name = "rope",
                                       .n_inputs = RW_OP_VARIADIC,

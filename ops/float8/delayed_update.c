@@ -25,6 +25,7 @@ static rw_status check_note(rw_op_call *call)
     return rw_op_output_like(call, 0, n);
 }
 
+RW_INTERNAL_OP(note_amax, "amax[]")
 RW_DECLARE_KERNELS(rw_note_amax)
 const rw_op_def rw_op_note_amax = { .name = "note_amax", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                     .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT | RW_OP_OWN_COUNTED,

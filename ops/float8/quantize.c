@@ -112,6 +112,8 @@ static size_t workspace(const rw_op_call *call)
     return (size_t)(rw_quantize_parts(call->in[0].layout->numel) + 1) * sizeof(uint32_t);
 }
 
+RW_BUILTIN_OP(dequantize, "codes scale", "-")
+RW_BUILTIN_OP(quantize, "x scale", "-")
 RW_DECLARE_KERNELS(rw_quantize)
 static const rw_op_def rw_op_quantize = { .name = "quantize", .n_inputs = RW_OP_VARIADIC, .n_outputs = 3,
                                           .flags = RW_OP_NO_GRADIENT | RW_OP_CODES, .check = check_quantize,
@@ -122,6 +124,7 @@ static const rw_op_def rw_op_dequantize = { .name = "dequantize", .n_inputs = 2,
                                             .flags = RW_OP_NO_GRADIENT | RW_OP_CODES, .check = check_dequantize,
                                             .kernel = RW_KERNELS(rw_dequantize), .cost = cost };
 
+RW_INTERNAL_OP(note_counts, "counts[]")
 /* With the same name, because policies match ops by name. */
 static const rw_op_def counted = { .name = "quantize", .n_inputs = RW_OP_VARIADIC, .n_outputs = 4,
                                    .flags = RW_OP_NO_GRADIENT | RW_OP_CODES, .check = check_counted,

@@ -59,6 +59,7 @@ static rw_op_cost cost(const rw_op_call *call)
     return (rw_op_cost){ .flops = 12 * (double)call->in[0].layout->numel, .bytes = rw_op_operand_bytes(call) };
 }
 
+RW_INTERNAL_OP(cross_entropy_backward, "logits target kept dy")
 /* logits, target, values kept per row, gradient of the loss -> gradient of the logits */
 RW_DECLARE_KERNELS(rw_cross_entropy_backward)
 RW_DECLARE_CUDA_WORKSPACE(rw_cross_entropy_workspace_cuda)
@@ -115,6 +116,7 @@ static const struct rw_fused_pair with_backward = {
     .n_out = 3, .out = { { false, 2 }, { false, 3 }, { true, 4 } },
 };
 
+RW_BUILTIN_OP(cross_entropy, "logits target", "F.cross_entropy")
 RW_DECLARE_KERNELS(rw_cross_entropy)
 static const rw_op_def rw_op_cross_entropy = { .name = "cross_entropy",
                                                .n_inputs = 2,
@@ -193,6 +195,7 @@ static size_t workspace_mse(const rw_op_call *call)
     return (size_t)rw_mse_blocks(call->in[0].layout->numel) * sizeof(double);
 }
 
+RW_INTERNAL_OP(mse_loss_backward, "x y dy")
 /* x, y, gradient of the loss -> 2 (x - y) dy / n */
 RW_DECLARE_KERNELS(rw_mse_loss_backward)
 static const rw_op_def rw_op_mse_loss_backward = { .name = "mse_loss_backward",
@@ -221,6 +224,7 @@ static rw_status grad_mse(rw_grad_call *g)
     return rw_grad_wanted(g, 1) ? rw_grad_set(g, 1, rw_neg(t, dx)) : RW_OK;
 }
 
+RW_BUILTIN_OP(mse_loss, "x y", "F.mse_loss")
 RW_DECLARE_KERNELS(rw_mse_loss)
 static const rw_op_def rw_op_mse_loss = { .name = "mse_loss", .n_inputs = 2, .n_outputs = 1, .check = check_mse,
                                           .kernel = RW_KERNELS(rw_mse_loss), .grad = grad_mse, .cost = cost_mse,

@@ -80,10 +80,12 @@ static rw_status grad_bce(rw_grad_call *g)
     return rw_grad_set_broadcast(g, 2, rw_mul(t, dy, rw_mul(t, y, missed)));
 }
 
+RW_BUILTIN_OP(bce_with_logits, "x target pos_weight", "F.binary_cross_entropy_with_logits")
 ELEMENT_OP(bce_with_logits, 3, grad_bce)
 
 /* ---- Huber: d^2 / 2 for a difference d up to delta, linear beyond ---- */
 
+RW_INTERNAL_OP(huber_backward, "x y dy")
 RW_DECLARE_KERNELS(rw_huber_backward)
 static const rw_op_def rw_op_huber_backward = { .name = "huber_backward", .n_inputs = 3, .n_outputs = 1,
                                                 .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 2 }),
@@ -109,6 +111,7 @@ static rw_status grad_huber(rw_grad_call *g)
     return rw_grad_wanted(g, 1) ? rw_grad_set_broadcast(g, 1, rw_neg(t, slope)) : RW_OK;
 }
 
+RW_BUILTIN_OP(huber, "x y", "F.huber_loss, F.smooth_l1_loss")
 ELEMENT_OP(huber, 2, grad_huber)
 
 /* ---- Kullback-Leibler: t (log t - x), with x a logarithm ---- */
@@ -134,6 +137,7 @@ static rw_status grad_kl(rw_grad_call *g)
     return rw_grad_set_broadcast(g, 1, rw_take_at(RW_HERE, t, rw_mul(t, dy, kl_slope(g, x, y)), y));
 }
 
+RW_BUILTIN_OP(kl_div, "x target", "F.kl_div")
 ELEMENT_OP(kl_div, 2, grad_kl)
 
 /* ---- functions ---- */

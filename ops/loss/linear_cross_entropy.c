@@ -94,6 +94,7 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_set(g, X, n > 1 ? rw_concat(t, part, n, 0) : part[0]);
 }
 
+RW_BUILTIN_OP(linear_cross_entropy, "rows x weight target max_and_log_sum", "F.linear, F.cross_entropy")
 static const rw_op_def rw_op_linear_cross_entropy = { .name = "linear_cross_entropy", .n_inputs = RW_OP_VARIADIC,
                                                       .n_outputs = 1, .flags = RW_OP_VIEW, .check = check,
                                                       .kernel = RW_NO_KERNELS, .grad = grad };

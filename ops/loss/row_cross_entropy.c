@@ -71,11 +71,13 @@ static rw_status check_shares_of_classes(rw_op_call *call)
     return rw_op_output(call, 0, (rw_dtype)a->dtype, shape);
 }
 
+RW_BUILTIN_OP(cross_entropy_share, "target weight weight_sum", "its gradient")
 RW_DECLARE_KERNELS(rw_cross_entropy_share)
 static const rw_op_def rw_op_share = { .name = "cross_entropy_share", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                        .flags = RW_OP_NO_GRADIENT, .check = check_share,
                                        .kernel = RW_KERNELS(rw_cross_entropy_share) };
 
+RW_BUILTIN_OP(cross_entropy_shares, "target weight weight_sum", "its gradient")
 RW_DECLARE_KERNELS(rw_cross_entropy_shares)
 static const rw_op_def rw_op_shares = { .name = "cross_entropy_shares", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
                                         .flags = RW_OP_NO_GRADIENT, .check = check_shares_of_classes,
@@ -95,6 +97,7 @@ static rw_tensor *of_targets(rw_site at, rw_tape *t, const rw_op_def *op, rw_ten
 
 /* ---- rows ---- */
 
+RW_INTERNAL_OP(cross_entropy_rows_backward, "logits target kept dy weight weight_sum")
 /* logits, target, values kept per row, gradient of the losses[, weights, their sum] -> gradient of the logits */
 RW_DECLARE_KERNELS(rw_cross_entropy_rows_backward)
 static const rw_op_def rw_op_rows_backward = { .name = "cross_entropy_rows_backward", .n_inputs = RW_OP_VARIADIC,
@@ -149,6 +152,7 @@ static rw_status grad_rows(rw_grad_call *g)
                                                       rw_grad_is_differentiable(g)));
 }
 
+RW_BUILTIN_OP(cross_entropy_rows, "logits target weight weight_sum", "F.cross_entropy with its options")
 RW_DECLARE_KERNELS(rw_cross_entropy_rows)
 static const rw_op_def rw_op_rows = { .name = "cross_entropy_rows", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
                                       .check = check_rows, .kernel = RW_KERNELS(rw_cross_entropy_rows),

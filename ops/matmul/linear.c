@@ -168,6 +168,7 @@ static rw_tensor *recompute_gelu(rw_tape *t, const rw_op_call *call, int i, rw_t
     return rw_gelu_tanh(t, out[1]);
 }
 
+RW_BUILTIN_OP(linear, "x weight bias", "F.linear")
 RW_DECLARE_KERNELS(rw_linear)
 RW_DECLARE_KERNELS(rw_linear_gelu)
 const rw_op_def rw_op_linear = { .name = "linear",
@@ -182,6 +183,7 @@ const rw_op_def rw_op_linear = { .name = "linear",
                                  .cast_low = RW_OP_ALL_INPUTS,
                                  .bias = 2 };
 
+RW_BUILTIN_OP(linear_gelu, "x weight bias", "F.linear, F.gelu(approximate='tanh')")
 static const rw_op_def rw_op_linear_gelu = { .name = "linear_gelu", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
                                              .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
                                              .kernel = RW_KERNELS(rw_linear_gelu), .grad = grad_gelu, .cost = cost_gelu,
@@ -189,6 +191,7 @@ static const rw_op_def rw_op_linear_gelu = { .name = "linear_gelu", .n_inputs = 
                                              .recompute_output = recompute_gelu,
                                              .cast_low = RW_OP_ALL_INPUTS };
 
+RW_BUILTIN_OP(linear_add, "residual x weight bias", "F.linear, torch.add")
 RW_DECLARE_KERNELS(rw_linear_add)
 static const rw_op_def rw_op_linear_add = { .name = "linear_add",
                                             .n_inputs = RW_OP_VARIADIC,

@@ -144,12 +144,14 @@ static rw_status grad_add(rw_grad_call *g)
     return grad_product(g, 1);
 }
 
+RW_BUILTIN_OP(matmul, "a b", "torch.matmul")
 RW_DECLARE_KERNELS(rw_matmul)
 const rw_op_def rw_op_matmul = { .name = "matmul", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                  .check = check, .kernel = RW_KERNELS(rw_matmul), .grad = grad, .cost = cost,
                                  .workspace = RW_WORKSPACES(workspace_cpu, rw_matmul_workspace_cuda),
                                  .cast_low = RW_OP_ALL_INPUTS };
 
+RW_INTERNAL_OP(matmul_add, "sum a b")
 RW_DECLARE_KERNELS(rw_matmul_add)
 static const rw_op_def rw_op_matmul_add = { .name = "matmul_add",
                                             .n_inputs = 3,

@@ -40,6 +40,10 @@ static rw_op_cost cost(const rw_op_call *call)
 
 static rw_status grad(rw_grad_call *g);
 
+RW_BUILTIN_OP(moe_silu_weigh, "x weights order inverse", "-")
+RW_BUILTIN_OP(moe_swiglu_weigh, "gate up weights order inverse", "-")
+RW_INTERNAL_OP(moe_silu_weigh_backward, "x dy weights order inverse")
+RW_INTERNAL_OP(moe_swiglu_weigh_backward, "gate up dy weights order inverse")
 RW_DECLARE_KERNELS(rw_moe_silu_weigh)
 static const rw_op_def rw_op_moe_silu_weigh = { .name = "moe_silu_weigh", .n_inputs = 1 + ROUTES, .n_outputs = 1,
                                                 .strided = RW_OP_INPUT(0), .inplace = RW_INPLACE({ 0, 0 }),

@@ -37,6 +37,7 @@ static rw_status check_drop(rw_op_call *call)
     return rw_op_output(call, 0, RW_I32, s);
 }
 
+RW_BUILTIN_OP(moe_drop, "index order inverse offsets weights", "-")
 RW_DECLARE_KERNELS(rw_moe_drop)
 static const rw_op_def rw_op_moe_drop = { .name = "moe_drop", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                           .flags = RW_OP_NO_GRADIENT, .check = check_drop,

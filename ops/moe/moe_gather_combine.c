@@ -100,6 +100,11 @@ static rw_status grad_combine(rw_grad_call *g);
 static rw_status grad_weigh(rw_grad_call *g);
 static rw_status grad_dot(rw_grad_call *g);
 
+RW_BUILTIN_OP(moe_combine, "rows inverse order", "-")
+RW_BUILTIN_OP(moe_weigh, "rows weights order inverse", "-")
+RW_INTERNAL_OP(moe_dot, "a b inverse order")
+RW_INTERNAL_OP(moe_gather, "x order inverse")
+RW_INTERNAL_OP(moe_weigh_backward, "rows dy weights order inverse")
 /* gather also has the inverse as an input, for its gradient. */
 RW_DECLARE_KERNELS(rw_moe_gather)
 const rw_op_def rw_op_moe_gather = { .name = "moe_gather", .n_inputs = 3, .n_outputs = 1, .check = check_gather,

@@ -85,6 +85,8 @@ static size_t workspace_outer(const rw_op_call *call)
 static rw_status grad_linear(rw_grad_call *g);
 static rw_status grad_outer(rw_grad_call *g);
 
+RW_BUILTIN_OP(moe_linear, "x weight offsets order inverse", "torch._grouped_mm")
+RW_INTERNAL_OP(moe_outer, "dy x offsets order inverse sum")
 RW_DECLARE_KERNELS(rw_moe_linear)
 static const rw_op_def rw_op_moe_linear = { .name = "moe_linear", .n_inputs = 5, .n_outputs = 1, .check = check_linear,
                                             .kernel = RW_KERNELS(rw_moe_linear), .grad = grad_linear,

@@ -128,6 +128,7 @@ static rw_status check_balance(rw_op_call *call)
     return rw_op_output_like(call, 1, 1);
 }
 
+RW_BUILTIN_OP(moe_balance, "bias total", "-")
 RW_DECLARE_KERNELS(rw_moe_balance)
 static const rw_op_def rw_op_moe_balance = { .name = "moe_balance", .n_inputs = 2, .n_outputs = 2,
                                              .flags = RW_OP_NO_GRADIENT, .check = check_balance,
@@ -141,6 +142,7 @@ static rw_status check_count(rw_op_call *call)
     return rw_op_output_like(call, 0, 1);
 }
 
+RW_BUILTIN_OP(moe_count, "load total", "-")
 RW_DECLARE_KERNELS(rw_accumulate)
 static const rw_op_def rw_op_moe_count = { .name = "moe_count", .n_inputs = 2, .n_outputs = 1,
                                            .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,

@@ -42,6 +42,7 @@ static rw_status check_topk(rw_op_call *call)
     return rw_op_output(call, 0, RW_I32, RW_SHAPE(s.dim[0], a->k));
 }
 
+RW_BUILTIN_OP(moe_topk, "scores bias", "torch.topk")
 RW_DECLARE_KERNELS(rw_moe_topk)
 static const rw_op_def rw_op_moe_topk = { .name = "moe_topk", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                           .flags = RW_OP_NO_GRADIENT, .check = check_topk,
@@ -90,6 +91,8 @@ static rw_status check_scatter(rw_op_call *call)
 static rw_status grad_select(rw_grad_call *g);
 static rw_status grad_scatter(rw_grad_call *g);
 
+RW_BUILTIN_OP(moe_select, "scores index", "torch.gather")
+RW_INTERNAL_OP(moe_scatter, "weights index")
 RW_DECLARE_KERNELS(rw_moe_select)
 static const rw_op_def rw_op_moe_select = { .name = "moe_select", .n_inputs = 2, .n_outputs = 1, .check = check_select,
                                             .kernel = RW_KERNELS(rw_moe_select), .grad = grad_select };
@@ -146,6 +149,7 @@ static size_t workspace(const rw_op_call *call)
     return (size_t)((chunks + 1) * (a->experts + 1)) * sizeof(int32_t);
 }
 
+RW_BUILTIN_OP(moe_route, "index", "-")
 RW_DECLARE_KERNELS(rw_moe_route)
 static const rw_op_def rw_op_moe_route = { .name = "moe_route", .n_inputs = 1, .n_outputs = 4,
                                            .flags = RW_OP_NO_GRADIENT, .check = check_route,

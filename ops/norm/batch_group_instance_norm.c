@@ -148,6 +148,9 @@ RW_DECLARE_KERNELS(rw_groups_update)
 BACKWARD(batchnorm_backward)
 BACKWARD(group_norm_backward)
 
+RW_BUILTIN_OP(batchnorm_average, "mean variance running_mean running_var batches",
+              "its running statistics with momentum=None")
+RW_BUILTIN_OP(batchnorm_update, "mean variance running_mean running_var", "its running statistics")
 #define UPDATE(NAME, IN, OUT)                                                                                      \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = IN, .n_outputs = OUT,                       \
                                             .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,            \
@@ -286,6 +289,7 @@ static rw_status grad(rw_grad_call *g)
     return again ? grad_again(g, &of, dz) : grad_at_once(g, &of, of.relu && !apart, dz);
 }
 
+RW_BUILTIN_OP(batchnorm_eval, "x weight bias running_mean running_var add", "F.batch_norm(training=False)")
 #define FORWARD(NAME, ADDED, OUT, RECOMPUTE)                                                                       \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = RW_OP_VARIADIC, .n_outputs = OUT,           \
                                             .inplace = RW_INPLACE({ 0, 0 }, { 0, ADDED }), .check = check_forward, \
@@ -312,6 +316,9 @@ static rw_tensor *recompute(rw_tape *t, const rw_op_call *call, int i, rw_tensor
     return i ? NULL : rw_apply(t, op, of, call->n_inputs > added ? added + 3 : added + 2, &a, sizeof a, NULL);
 }
 
+RW_BUILTIN_OP(batchnorm, "x weight bias add", "F.batch_norm(training=True)")
+RW_BUILTIN_OP(group_norm, "x weight bias", "F.group_norm")
+RW_BUILTIN_OP(instance_norm, "x weight bias", "F.instance_norm")
 FORWARD(batchnorm, 3, 3, recompute)
 FORWARD(group_norm, 3, 3, recompute)
 FORWARD(instance_norm, 3, 3, recompute)

@@ -166,6 +166,8 @@ static rw_status grad(rw_grad_call *g)
     return RW_OK;
 }
 
+RW_BUILTIN_OP(layernorm, "x weight bias", "F.layer_norm")
+RW_BUILTIN_OP(rmsnorm, "x weight", "F.rms_norm")
 static const rw_op_def rw_op_layernorm = { .name = "layernorm",
                                            .n_inputs = RW_OP_VARIADIC,
                                            .n_outputs = 1,

@@ -40,6 +40,7 @@ static rw_op_cost cost(const rw_op_call *call)
     return (rw_op_cost){ .flops = 3 * elements, .bytes = rw_op_operand_bytes(call) };
 }
 
+RW_INTERNAL_OP(clip_grad_norm, "limit norm sums gradients[]")
 RW_DECLARE_KERNELS(rw_clip_grad_norm)
 RW_DECLARE_CUDA_WORKSPACE(rw_clip_grad_norm_workspace_cuda)
 const rw_op_def rw_op_clip_grad_norm = { .name = "clip_grad_norm", .n_inputs = RW_OP_VARIADIC,
@@ -89,6 +90,9 @@ static rw_op_cost cost_of_one(const rw_op_call *call)
     return (rw_op_cost){ .flops = 2 * (double)call->in[g].layout->numel, .bytes = rw_op_operand_bytes(call) };
 }
 
+RW_INTERNAL_OP(clip_factor, "limit sums[]")
+RW_INTERNAL_OP(clip_scale, "factor gradient")
+RW_INTERNAL_OP(grad_squares, "gradient")
 RW_DECLARE_KERNELS(rw_grad_squares)
 RW_DECLARE_KERNELS(rw_clip_factor)
 RW_DECLARE_KERNELS(rw_clip_scale)

@@ -36,6 +36,7 @@ static rw_op_cost cost_unscale(const rw_op_call *call)
     return (rw_op_cost){ .flops = 2 * elements, .bytes = rw_op_operand_bytes(call) };
 }
 
+RW_INTERNAL_OP(unscale_grads, "scaler found gradients[]")
 RW_DECLARE_KERNELS(rw_unscale_grads)
 const rw_op_def rw_op_unscale_grads = { .name = "unscale_grads", .n_inputs = RW_OP_VARIADIC,
                                         .n_outputs = RW_OP_VARIADIC,
@@ -59,6 +60,7 @@ static rw_op_cost cost_one(const rw_op_call *call)
     return (rw_op_cost){ .flops = 2 * (double)call->in[1].layout->numel, .bytes = rw_op_operand_bytes(call) };
 }
 
+RW_INTERNAL_OP(unscale_grad, "scaler gradient")
 RW_DECLARE_KERNELS(rw_unscale_grad)
 const rw_op_def rw_op_unscale_grad = { .name = "unscale_grad", .n_inputs = 2, .n_outputs = 2,
                                        .flags = RW_OP_NO_GRADIENT, .inplace = RW_INPLACE({ 0, 1 }),
@@ -71,6 +73,7 @@ static rw_status check_any(rw_op_call *call)
     return rw_op_output_like(call, 0, call->n_inputs - 1);
 }
 
+RW_INTERNAL_OP(any_found, "found[]")
 RW_DECLARE_KERNELS(rw_any_found)
 const rw_op_def rw_op_any_found = { .name = "any_found", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                     .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT, .check = check_any,
@@ -85,6 +88,7 @@ static rw_status check_update(rw_op_call *call)
     return rw_op_output_like(call, 0, 1);
 }
 
+RW_INTERNAL_OP(scaler_update, "found scaler")
 RW_DECLARE_KERNELS(rw_scaler_update)
 const rw_op_def rw_op_scaler_update = { .name = "scaler_update", .n_inputs = 2, .n_outputs = 1,
                                         .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,

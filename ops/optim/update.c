@@ -118,6 +118,11 @@ static rw_op_cost cost(const rw_op_call *call)
     return (rw_op_cost){ .flops = operations[a->rule] * elements, .bytes = rw_op_operand_bytes(call) };
 }
 
+RW_INTERNAL_OP(adam, "rows")
+RW_INTERNAL_OP(adamw, "rows")
+RW_INTERNAL_OP(average, "rows")
+RW_INTERNAL_OP(lion, "rows")
+RW_INTERNAL_OP(sgd, "rows")
 RW_DECLARE_KERNELS(rw_update)
 RW_DECLARE_CUDA_WORKSPACE(rw_update_workspace_cuda)
 #define UPDATE(text)                                                                                       \

@@ -107,6 +107,7 @@ static rw_status grad_leave(rw_grad_call *g)
     return set(g, 0, rw_leave_at(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1)));
 }
 
+RW_INTERNAL_OP(accumulate, "sum term")
 RW_DECLARE_KERNELS(rw_accumulate)
 static const rw_op_def rw_op_accumulate = { .name = "accumulate", .n_inputs = 2, .n_outputs = 1,
                                             .flags = RW_OP_OWN_ADDS,
@@ -131,6 +132,7 @@ static rw_status grad_accumulate_wide(rw_grad_call *g)
     return rw_grad_wanted(g, 1) ? rw_grad_set(g, 1, rw_grad_narrowed(g, 1, dy)) : RW_OK;
 }
 
+RW_INTERNAL_OP(accumulate_wide, "sum term")
 RW_DECLARE_KERNELS(rw_accumulate_wide)
 static const rw_op_def rw_op_accumulate_wide = { .name = "accumulate_wide", .n_inputs = 2, .n_outputs = 1,
                                                  .flags = RW_OP_OWN_ADDS,
@@ -161,6 +163,14 @@ rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *t
         return rw_apply_in_order_at(at, t, &rw_op_##NAME, in, 2, NULL, 0);                                           \
     }
 
+RW_BUILTIN_OP(add, "a b", "torch.add")
+RW_BUILTIN_OP(div, "a b", "torch.div")
+RW_BUILTIN_OP(leave, "x choice", "torch.where")
+RW_BUILTIN_OP(maximum, "a b", "torch.maximum, but that the first of equals takes the gradient")
+RW_BUILTIN_OP(minimum, "a b", "torch.minimum, but that the first of equals takes the gradient")
+RW_BUILTIN_OP(mul, "a b", "torch.mul")
+RW_BUILTIN_OP(sub, "a b", "torch.sub")
+RW_BUILTIN_OP(take, "x choice", "torch.where")
 BINARY(add, grad_add, 0, RW_OP_ALL_INPUTS)
 BINARY(sub, grad_sub, 0, RW_OP_ALL_INPUTS)
 BINARY(mul, grad_mul, 0, RW_OP_ALL_INPUTS)

@@ -31,6 +31,7 @@ static size_t workspace_cpu(const rw_op_call *call)
     return rw_reduce_sum_workspace_cpu(z, rw_reduce_rows(z->rank));
 }
 
+RW_INTERNAL_OP(gelu_tanh_backward_sum, "x dy sum")
 RW_DECLARE_KERNELS(rw_gelu_tanh_backward_sum)
 RW_DECLARE_CUDA_WORKSPACE(rw_gelu_tanh_backward_sum_workspace_cuda)
 static const rw_op_def rw_op_gelu_tanh_backward_sum = { .name = "gelu_tanh_backward_sum",

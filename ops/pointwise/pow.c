@@ -99,6 +99,7 @@ static rw_status grad_pow(rw_grad_call *g)
     return RW_OK;
 }
 
+RW_BUILTIN_OP(pow, "a b", "torch.pow")
 RW_DECLARE_KERNELS(rw_pow)
 static const rw_op_def rw_op_pow = { .name = "pow", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                      .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = check_pow,

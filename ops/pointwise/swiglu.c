@@ -26,6 +26,7 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 10);
 }
 
+RW_INTERNAL_OP(swiglu_backward, "gate up dy")
 RW_DECLARE_KERNELS(rw_swiglu_backward)
 static const rw_op_def rw_op_swiglu_backward = { .name = "swiglu_backward",
                                                  .n_inputs = 3,
@@ -64,6 +65,7 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_set(g, 1, dx[1]);
 }
 
+RW_BUILTIN_OP(swiglu, "gate up", "F.silu, torch.mul")
 RW_DECLARE_KERNELS(rw_swiglu)
 static const rw_op_def rw_op_swiglu = { .name = "swiglu", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                         .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = check,

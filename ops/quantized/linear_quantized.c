@@ -92,6 +92,7 @@ static size_t workspace_cuda(const rw_op_call *call)
 
 static rw_status grad(rw_grad_call *g);
 
+RW_BUILTIN_OP(linear_quantized, "x words bias", "bitsandbytes.matmul_4bit")
 RW_DECLARE_KERNELS(rw_linear_quantized)
 static const rw_op_def rw_op_linear_quantized = { .name = "linear_quantized",
                                                   .n_inputs = RW_OP_VARIADIC,

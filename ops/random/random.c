@@ -51,6 +51,7 @@ static size_t workspace_columns_cpu(const rw_op_call *call)
     return rw_reduce_sum_workspace_cpu(dy, rw_reduce_rows(dy->rank));
 }
 
+RW_INTERNAL_OP(dropout_columns, "dy sum")
 RW_DECLARE_KERNELS(rw_dropout_columns)
 RW_DECLARE_CUDA_WORKSPACE(rw_dropout_columns_workspace_cuda)
 static const rw_op_def rw_op_dropout_columns = { .name = "dropout_columns",
@@ -96,6 +97,7 @@ static rw_status grad_dropout_add(rw_grad_call *g)
     return rw_grad_wanted(g, 0) ? grad_dropout(g) : RW_OK;
 }
 
+RW_BUILTIN_OP(dropout, "x", "F.dropout")
 RW_DECLARE_KERNELS(rw_dropout)
 const rw_op_def rw_op_dropout = { .name = "dropout", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_RANDOM,
                                   .inplace = RW_INPLACE({ 0, 0 }), .check = check_dropout,
@@ -110,6 +112,7 @@ rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, double p)
     return rw_apply_in_order_at(at, t, &rw_op_dropout, &x, 1, &a, sizeof a);
 }
 
+RW_BUILTIN_OP(dropout_add, "x residual", "F.dropout, torch.add")
 RW_DECLARE_KERNELS(rw_dropout_add)
 static const rw_op_def rw_op_dropout_add = { .name = "dropout_add", .n_inputs = 2, .n_outputs = 1,
                                              .flags = RW_OP_RANDOM, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),
@@ -159,6 +162,8 @@ static rw_status rw_rand_cpu(const rw_kernel *k)
     return RW_OK;
 }
 
+RW_BUILTIN_OP(rand, "", "torch.rand")
+RW_BUILTIN_OP(randn, "", "torch.randn")
 static const rw_op_def rw_op_randn = { .name = "randn", .n_outputs = 1, .flags = RW_OP_RANDOM | RW_OP_NO_GRADIENT,
                                        .check = check_rand, .kernel = RW_KERNELS(rw_randn) };
 static const rw_op_def rw_op_rand = { .name = "rand", .n_outputs = 1, .flags = RW_OP_RANDOM | RW_OP_NO_GRADIENT,

@@ -78,6 +78,8 @@ static size_t workspace(const rw_op_call *call)
 static rw_status grad(rw_grad_call *g);
 static rw_status grad_weight(rw_grad_call *g);
 
+RW_BUILTIN_OP(causal_conv1d, "x weight bias", "F.conv1d(groups=channels), padded on the left")
+RW_INTERNAL_OP(causal_conv1d_data, "dy weight")
 /* The same op under two names: as causal_conv1d, and as a gradient. */
 RW_DECLARE_KERNELS(rw_causal_conv1d)
 #define CONV(NAME)                                                                                                   \
@@ -89,6 +91,7 @@ RW_DECLARE_KERNELS(rw_causal_conv1d)
 CONV(causal_conv1d)
 CONV(causal_conv1d_data)
 
+RW_INTERNAL_OP(causal_conv1d_weight, "x dy sum")
 RW_DECLARE_KERNELS(rw_causal_conv1d_weight)
 RW_DECLARE_CUDA_WORKSPACE(rw_causal_conv1d_weight_workspace_cuda)
 static const rw_op_def rw_op_causal_conv1d_weight = {

@@ -135,6 +135,8 @@ static rw_status gru_double_backward(rw_grad_call *g)
 
 /* ---- rules ---- */
 
+RW_INTERNAL_OP(gru_cell_backward, "x y h dy")
+RW_INTERNAL_OP(lstm_cell_backward, "gates c")
 RW_DECLARE_KERNELS(rw_lstm_cell_backward)
 static const rw_op_def rw_op_lstm_cell_backward = { .name = "lstm_cell_backward",
                                                     .n_inputs = RW_OP_VARIADIC,
@@ -174,6 +176,8 @@ static rw_status grad_gru(rw_grad_call *g)
     return RW_OK;
 }
 
+RW_BUILTIN_OP(gru_cell, "x y h", "torch.nn.GRUCell, after its products")
+RW_BUILTIN_OP(lstm_cell, "gates c", "torch.nn.LSTMCell, after its products")
 RW_DECLARE_KERNELS(rw_lstm_cell)
 const rw_op_def rw_op_lstm_cell = { .name = "lstm_cell", .n_inputs = 2, .n_outputs = 2,
                                     .inplace = RW_INPLACE({ 1, 1 }), .check = check_lstm,

@@ -169,6 +169,7 @@ static rw_status grad(rw_grad_call *g)
     return RW_OK;
 }
 
+RW_BUILTIN_OP(ssd_scan, "x dt a b c state", "mamba_ssm's mamba_chunk_scan_combined")
 RW_DECLARE_KERNELS(rw_ssd_scan)
 RW_DECLARE_CUDA_WORKSPACE(rw_ssd_scan_workspace_cuda)
 static const rw_op_def rw_op_ssd_scan = {

@@ -29,6 +29,7 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_set(g, 0, apply(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0), a->axis, !a->backwards));
 }
 
+RW_BUILTIN_OP(cumsum, "x", "torch.cumsum")
 RW_DECLARE_KERNELS(rw_cumsum)
 const rw_op_def rw_op_cumsum = { .name = "cumsum", .n_inputs = 1, .n_outputs = 1,
                                  .inplace = RW_INPLACE({ 0, 0 }), .check = check,

@@ -160,6 +160,10 @@ static rw_status grad_logsumexp(rw_grad_call *g)
                                             .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda),       \
                                             .cast_f32 = RAISED };
 
+RW_BUILTIN_OP(logsumexp, "x", "torch.logsumexp")
+RW_BUILTIN_OP(max, "x", "torch.amax, but that the first of equals takes the gradient")
+RW_BUILTIN_OP(mean, "x", "torch.mean")
+RW_BUILTIN_OP(sum, "x", "torch.sum")
 RW_DECLARE_KERNELS(rw_reduce)
 REDUCE(sum, grad_sum, RW_OP_INPUT(0))
 REDUCE(mean, grad_mean, RW_OP_INPUT(0))
@@ -224,6 +228,7 @@ static rw_status grad_sum_to(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_broadcast_to(rw_grad_tape(g), dy, rw_tensor_shape(rw_grad_input(g, 0))));
 }
 
+RW_BUILTIN_OP(sum_to, "x", "Tensor.sum_to_size")
 static const rw_op_def rw_op_sum_to = { .name = "sum_to", .n_inputs = 1, .n_outputs = 1, .check = check_sum_to,
                                         .kernel = RW_KERNELS(rw_reduce), .grad = grad_sum_to, .cost = cost_reduce,
                                         .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda),
@@ -243,6 +248,7 @@ static rw_status grad_sum_to_add(rw_grad_call *g)
     return rw_grad_wanted(g, 0) ? grad_sum_to(g) : RW_OK;
 }
 
+RW_INTERNAL_OP(sum_to_add, "x sum")
 static const rw_op_def rw_op_sum_to_add = { .name = "sum_to_add", .n_inputs = 2, .n_outputs = 1,
                                             .inplace = RW_INPLACE({ 0, 1 }), .optional = RW_OP_INPUT(1),
                                             .check = check_sum_to_add, .kernel = RW_KERNELS(rw_reduce),

@@ -86,6 +86,9 @@ static rw_status grad_log_softmax(rw_grad_call *g)
                                             .cost = cost,                                                              \
                                             .cast_f32 = RW_OP_INPUT(0) };
 
+RW_BUILTIN_OP(causal_softmax, "scores", "masked_fill, F.softmax")
+RW_BUILTIN_OP(log_softmax, "x", "F.log_softmax")
+RW_BUILTIN_OP(softmax, "x", "F.softmax")
 RW_DECLARE_KERNELS(rw_softmax)
 RW_DECLARE_KERNELS(rw_log_softmax)
 SOFTMAX(softmax, rw_softmax, grad_softmax)

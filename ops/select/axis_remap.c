@@ -49,6 +49,7 @@ static rw_status grad_back(rw_grad_call *g)
     return rw_grad_set(g, 0, apply(RW_HERE, t, dy, a));
 }
 
+RW_INTERNAL_OP(remap_back, "dy")
 RW_DECLARE_KERNELS(rw_remap_back)
 static const rw_op_def rw_op_remap_back = { .name = "remap_back", .n_inputs = 1, .n_outputs = 1, .check = check_back,
                                             .kernel = RW_KERNELS(rw_remap_back), .grad = grad_back, .cost = cost };
@@ -70,6 +71,11 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_set(g, 0, moves ? apply(RW_HERE, t, dy, &a) : rw_remap_back(t, dy, &a));
 }
 
+RW_BUILTIN_OP(circular_pad, "x", "F.pad(mode='circular')")
+RW_BUILTIN_OP(flip, "x", "torch.flip")
+RW_BUILTIN_OP(reflect_pad, "x", "F.pad(mode='reflect')")
+RW_BUILTIN_OP(replicate_pad, "x", "F.pad(mode='replicate')")
+RW_BUILTIN_OP(roll, "x", "torch.roll")
 RW_DECLARE_KERNELS(rw_remap)
 #define DEFINE(NAME)                                                                             \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1,        \

@@ -47,6 +47,7 @@ static rw_status grad_select(rw_grad_call *g)
     return rw_grad_set(g, 0, n == 1 ? dy : rw_pad_axis_at(RW_HERE, t, dy, x, axis, index, 0));
 }
 
+RW_BUILTIN_OP(select, "x", "torch.select")
 static const rw_op_def rw_op_select = { .name = "select", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
                                         .kernel = RW_NO_KERNELS, .check = check_select, .grad = grad_select };
 
@@ -87,6 +88,7 @@ static rw_status grad_unsqueeze(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_select(rw_grad_tape(g), rw_grad_upstream(g, 0), (int)a->axis, 0));
 }
 
+RW_BUILTIN_OP(unsqueeze, "x", "torch.unsqueeze")
 static const rw_op_def rw_op_unsqueeze = { .name = "unsqueeze", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
                                            .kernel = RW_NO_KERNELS, .check = check_unsqueeze, .grad = grad_unsqueeze };
 
@@ -196,6 +198,7 @@ static rw_status grad_unfold(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_remap_back(rw_grad_tape(g), rw_grad_upstream(g, 0), &back));
 }
 
+RW_BUILTIN_OP(unfold, "x", "Tensor.unfold")
 static const rw_op_def rw_op_unfold = { .name = "unfold", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
                                         .kernel = RW_NO_KERNELS, .check = check_unfold, .grad = grad_unfold };
 

@@ -20,6 +20,7 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 2);
 }
 
+RW_INTERNAL_OP(within, "x low high")
 /* 1 where low < x < high, with infinite bounds being none, else 0 */
 RW_DECLARE_KERNELS(rw_within)
 static const rw_op_def rw_op_within = { .name = "within", .n_inputs = 3, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
@@ -35,6 +36,7 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_take_at(RW_HERE, t, rw_grad_upstream(g, 0), within));
 }
 
+RW_BUILTIN_OP(clamp, "x low high", "torch.clamp")
 RW_DECLARE_KERNELS(rw_clamp)
 static const rw_op_def rw_op_clamp = { .name = "clamp", .n_inputs = 3, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                        .inplace = RW_INPLACE({ 0, 0 }), .check = check,

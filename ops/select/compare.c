@@ -68,6 +68,16 @@ static rw_status check_isfinite(rw_op_call *call)
         return rw_composite_end(&c, number ? rw_##NAME##_at(at, t, x, number) : NULL);                               \
     }
 
+RW_BUILTIN_OP(eq, "a b", "torch.eq")
+RW_BUILTIN_OP(ge, "a b", "torch.ge")
+RW_BUILTIN_OP(gt, "a b", "torch.gt")
+RW_BUILTIN_OP(isfinite, "x", "torch.isfinite")
+RW_BUILTIN_OP(le, "a b", "torch.le")
+RW_BUILTIN_OP(logical_and, "a b", "torch.logical_and")
+RW_BUILTIN_OP(logical_not, "x", "torch.logical_not")
+RW_BUILTIN_OP(logical_or, "a b", "torch.logical_or")
+RW_BUILTIN_OP(lt, "a b", "torch.lt")
+RW_BUILTIN_OP(ne, "a b", "torch.ne")
 COMPARISON(eq)
 COMPARISON(ne)
 COMPARISON(lt)

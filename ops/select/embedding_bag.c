@@ -43,6 +43,7 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 1);
 }
 
+RW_BUILTIN_OP(embedding_bag_offsets, "offsets", "-")
 RW_DECLARE_KERNELS(rw_bags)
 static const rw_op_def rw_op_embedding_bag_offsets = { .name = "embedding_bag_offsets", .n_inputs = 1, .n_outputs = 1,
                                                        .flags = RW_OP_NO_GRADIENT, .check = check_offsets,
@@ -75,6 +76,7 @@ static rw_op_cost cost_argmax(const rw_op_call *call)
     return (rw_op_cost){ .flops = (double)call->in[0].layout->numel, .bytes = rw_cost_pointwise(call, 0).bytes };
 }
 
+RW_BUILTIN_OP(embedding_bag_argmax, "rows offsets kept", "-")
 RW_DECLARE_KERNELS(rw_bags_argmax)
 static const rw_op_def rw_op_embedding_bag_argmax = { .name = "embedding_bag_argmax", .n_inputs = RW_OP_VARIADIC,
                                                       .n_outputs = 2, .flags = RW_OP_NO_GRADIENT,

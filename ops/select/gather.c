@@ -78,6 +78,7 @@ static rw_status grad_back(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_gather(rw_grad_tape(g), rw_grad_upstream(g, 0), (int)a->axis, rw_grad_input(g, 1)));
 }
 
+RW_INTERNAL_OP(gather_back, "dy index")
 RW_DECLARE_KERNELS(rw_gather_back)
 RW_DECLARE_CUDA_WORKSPACE(rw_gather_back_workspace_cuda)
 static const rw_op_def rw_op_gather_back = { .name = "gather_back", .n_inputs = 2, .n_outputs = 1,
@@ -102,6 +103,7 @@ static rw_status check_scatter(rw_op_call *call)
     return rw_op_output_like(call, 0, 2);
 }
 
+RW_BUILTIN_OP(scatter_add, "src index x", "torch.scatter_add")
 static const rw_op_def rw_op_scatter_add = { .name = "scatter_add", .n_inputs = 3, .n_outputs = 1,
                                              .inplace = RW_INPLACE({ 0, 2 }), .check = check_scatter,
                                              .kernel = RW_KERNELS(rw_gather_back), .grad = grad_back,
@@ -134,6 +136,7 @@ static rw_status grad_gather(rw_grad_call *g)
                                             rw_tensor_shape(rw_grad_input(g, 0)), (int)a->axis));
 }
 
+RW_BUILTIN_OP(gather, "x index", "torch.gather")
 RW_DECLARE_KERNELS(rw_gather)
 static const rw_op_def rw_op_gather = { .name = "gather", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_INPUT(0),
                                         .check = check_gather, .kernel = RW_KERNELS(rw_gather), .grad = grad_gather,
@@ -200,6 +203,7 @@ static size_t workspace_list_cpu(const rw_op_call *call)
     return (size_t)(a->dim[a->axis] + 1 + call->in[1].layout->numel) * sizeof(int32_t);
 }
 
+RW_INTERNAL_OP(index_select_back, "dy index sum")
 RW_DECLARE_KERNELS(rw_index_select_back)
 RW_DECLARE_CUDA_WORKSPACE(rw_index_select_back_workspace_cuda)
 static const rw_op_def rw_op_list_back = { .name = "index_select_back", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
@@ -231,6 +235,7 @@ static rw_status grad_list(rw_grad_call *g)
     return set_rows(g, rw_grad_upstream(g, 0), rw_grad_input(g, 1), (int)(a->axis < 0 ? a->axis + rank : a->axis));
 }
 
+RW_BUILTIN_OP(index_select, "x index", "torch.index_select")
 RW_DECLARE_KERNELS(rw_index_select)
 static const rw_op_def rw_op_index_select = { .name = "index_select", .n_inputs = 2, .n_outputs = 1,
                                               .check = check_list, .kernel = RW_KERNELS(rw_index_select),
@@ -282,6 +287,7 @@ static rw_status grad_bag(rw_grad_call *g)
     return set_rows(g, rw_reshape(t, dy, RW_SHAPE(b * m, c)), rw_reshape(t, rw_grad_input(g, 1), RW_SHAPE(b * m)), 0);
 }
 
+RW_BUILTIN_OP(embedding_bag, "table index", "F.embedding_bag")
 RW_DECLARE_KERNELS(rw_embedding_bag)
 static const rw_op_def rw_op_embedding_bag = { .name = "embedding_bag", .n_inputs = 2, .n_outputs = 1,
                                                .check = check_bag, .kernel = RW_KERNELS(rw_embedding_bag),

@@ -23,6 +23,7 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 0);
 }
 
+RW_BUILTIN_OP(one_hot, "index", "F.one_hot")
 RW_DECLARE_KERNELS(rw_one_hot)
 static const rw_op_def rw_op_one_hot = { .name = "one_hot", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
                                          .check = check, .kernel = RW_KERNELS(rw_one_hot), .cost = cost };

@@ -46,6 +46,8 @@ static rw_status check_place(rw_op_call *call)
         return rw_apply_at(at, t, &rw_op_##NAME, &x, 1, &a, sizeof a, NULL);                                         \
     }
 
+RW_BUILTIN_OP(argmax, "x", "torch.argmax")
+RW_BUILTIN_OP(argmin, "x", "torch.argmin")
 PLACE(argmax)
 PLACE(argmin)
 
@@ -75,6 +77,7 @@ static rw_status grad_topk(rw_grad_call *g)
                                             rw_tensor_shape(x).rank - 1));
 }
 
+RW_BUILTIN_OP(topk, "x", "torch.topk")
 RW_DECLARE_KERNELS(rw_topk)
 static const rw_op_def rw_op_topk = { .name = "topk", .n_inputs = 1, .n_outputs = 2, .check = check_topk,
                                       .kernel = RW_KERNELS(rw_topk), .grad = grad_topk, .cost = cost };

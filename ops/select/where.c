@@ -42,6 +42,7 @@ static rw_status grad_where(rw_grad_call *g)
     return RW_OK;
 }
 
+RW_BUILTIN_OP(where, "condition a b", "torch.where")
 RW_DECLARE_KERNELS(rw_where)
 static const rw_op_def rw_op_where = { .name = "where",
                                        .n_inputs = 3,

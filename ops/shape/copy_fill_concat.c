@@ -30,6 +30,7 @@ static rw_status grad_same(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
 }
 
+RW_BUILTIN_OP(contiguous, "x", "Tensor.contiguous")
 RW_DECLARE_KERNELS(rw_copy)
 const rw_op_def rw_op_contiguous = { .name = "contiguous", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_CODES,
                                      .strided = RW_OP_ALL_INPUTS, .check = check_like, .kernel = RW_KERNELS(rw_copy),
@@ -64,6 +65,7 @@ static rw_status grad_cast(rw_grad_call *g)
     return rw_grad_set(g, 0, summed ? dy : rw_grad_narrowed(g, 0, dy));
 }
 
+RW_BUILTIN_OP(cast, "x", "Tensor.to")
 static const rw_op_def rw_op_cast = { .name = "cast", .n_inputs = 1, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                       .check = check_cast, .kernel = RW_KERNELS(rw_copy), .grad = grad_cast,
                                       .cost = cost_copy };
@@ -97,6 +99,7 @@ static rw_status check_fill(rw_op_call *call)
     return rw_op_output(call, 0, (rw_dtype)a->dtype, shape_of(a->rank, a->dim));
 }
 
+RW_BUILTIN_OP(fill, "", "torch.full")
 RW_DECLARE_KERNELS(rw_fill)
 static const rw_op_def rw_op_fill = { .name = "fill",
                                       .n_inputs = 0,
@@ -122,6 +125,7 @@ static rw_status check_arange(rw_op_call *call)
     return rw_op_output(call, 0, (rw_dtype)a->dtype, RW_SHAPE(a->n));
 }
 
+RW_BUILTIN_OP(arange, "", "torch.arange")
 RW_DECLARE_KERNELS(rw_arange)
 static const rw_op_def rw_op_arange = { .name = "arange", .n_inputs = 0, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
                                         .check = check_arange, .kernel = RW_KERNELS(rw_arange), .cost = cost_copy };
@@ -197,6 +201,7 @@ static rw_status grad_pad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_slice(rw_grad_tape(g), rw_grad_upstream(g, 0), axis, a->start, a->start + x.dim[axis]));
 }
 
+RW_BUILTIN_OP(pad, "x", "F.pad")
 RW_DECLARE_KERNELS(rw_pad)
 static const rw_op_def rw_op_pad = { .name = "pad", .n_inputs = 1, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                      .check = check_pad, .kernel = RW_KERNELS(rw_pad), .grad = grad_pad,
@@ -250,6 +255,7 @@ static rw_status grad_concat(rw_grad_call *g)
     return RW_OK;
 }
 
+RW_BUILTIN_OP(concat, "x[]", "torch.cat")
 RW_DECLARE_KERNELS(rw_concat)
 const rw_op_def rw_op_concat = { .name = "concat",
                                  .n_inputs = RW_OP_VARIADIC,
@@ -287,6 +293,7 @@ static rw_status check_assign(rw_op_call *call)
     return rw_op_output_like(call, 0, 1);
 }
 
+RW_BUILTIN_OP(assign, "x buffer", "Tensor.copy_")
 static const rw_op_def rw_op_assign = { .name = "assign",
                                         .n_inputs = 2,
                                         .n_outputs = 1,

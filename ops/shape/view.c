@@ -49,6 +49,7 @@ static rw_status grad_permute(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_permute(rw_grad_tape(g), rw_grad_upstream(g, 0), back));
 }
 
+RW_BUILTIN_OP(permute, "x", "torch.permute")
 static const rw_op_def rw_op_permute = { .name = "permute", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
     .kernel = RW_NO_KERNELS,
                                          .check = check_permute, .grad = grad_permute };
@@ -130,6 +131,7 @@ static rw_status grad_reshape(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_reshape(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0))));
 }
 
+RW_BUILTIN_OP(reshape, "x", "torch.reshape")
 static const rw_op_def rw_op_reshape = { .name = "reshape", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
     .kernel = RW_NO_KERNELS,
                                          .check = check_reshape, .grad = grad_reshape };
@@ -175,6 +177,7 @@ static rw_status grad_slice(rw_grad_call *g)
                                       rw_tensor_shape(rw_grad_input(g, 0)), (int)a->axis, a->start, 0));
 }
 
+RW_BUILTIN_OP(slice, "x", "torch.narrow")
 static const rw_op_def rw_op_slice = {
     .name = "slice", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
     .kernel = RW_NO_KERNELS, .check = check_slice, .grad = grad_slice
@@ -251,6 +254,7 @@ static rw_status grad_split(rw_grad_call *g)
     return rw_grad_set(g, 0, dx);
 }
 
+RW_BUILTIN_OP(split, "x", "torch.split")
 static const rw_op_def rw_op_split = { .name = "split", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_VIEW,
     .kernel = RW_NO_KERNELS,
                                        .check = check_split, .grad = grad_split };
@@ -314,6 +318,7 @@ static rw_status grad_broadcast(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_sum_to(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0))));
 }
 
+RW_BUILTIN_OP(broadcast_to, "x", "torch.broadcast_to")
 static const rw_op_def rw_op_broadcast = { .name = "broadcast_to", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
     .kernel = RW_NO_KERNELS,
                                            .check = check_broadcast, .grad = grad_broadcast };

@@ -25,7 +25,8 @@
 static const struct {
     const char *op, *torch;
 } torch[] = {
-#include "ops/torch_names.h"
+#define BUILTIN_OP(name, inputs, torch) { name, torch },
+#include "ops/builtin_ops.h"
 };
 
 /* The results of an op besides its first, in output order; a row that mentions one reads it. */
@@ -74,7 +75,7 @@ static const char *torch_name(const char *op)
 {
     for (size_t i = 0; i < sizeof torch / sizeof *torch; i++)
         if (!strcmp(torch[i].op, op)) return torch[i].torch;
-    cr_assert_fail("%s is not in torch_names.h", op);
+    cr_assert_fail("%s is not in the list of ops", op);
     return "";
 }
 
@@ -222,7 +223,7 @@ static void print_operand(struct text *text, const rw_op_def *op, bool input, ui
     char name[32];
     if (input) print(text, "%s", rw_op_input_name(op, (int)i, name, sizeof name));
     else print(text, "%s", op->n_outputs == 1 ? "result" : output_name(op->name, i));
-    cr_assert(!input || strncmp(name, "input ", 6), "ops/common/builtin.c has no name for %s of %s", name, op->name);
+    cr_assert(!input || strncmp(name, "input ", 6), "RW_BUILTIN_OP has no name for %s of %s", name, op->name);
 }
 
 static void print_reads(struct text *text, const rw_tape *t, uint32_t which)
