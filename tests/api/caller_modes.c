@@ -5,6 +5,7 @@
  * texts and files. It must give the same bytes under each mode, whether the mode is set before the first context,
  * between any two calls, or by a caller's kernel and rule. Each call must leave the mode unchanged.
  */
+#include "support/cases/functions.h"
 #include "support/mode_register.h"
 #include "support/support.h"
 
@@ -207,12 +208,15 @@ static void ops(rw_context *ctx, rw_tape *t)
                 IN(rw_attention(t, heads, heads, heads, &(rw_attention_params){ .causal = true, .dropout = 0.1f })));
     note_tensor(ctx, "rw_layernorm", t, IN(rw_layernorm(t, x, RW_NONE, RW_NONE, 1e-5f)));
     note_tensor(ctx, "rw_rmsnorm", t, IN(rw_rmsnorm(t, wide, RW_NONE, 1e-5f)));
-    note_tensor(ctx, "rw_scale", t, IN(rw_scale(t, x, 0.1)));
     note_tensor(ctx, "rw_scale, subnormal", t, IN(rw_scale(t, x, 1e-42)));
-    note_tensor(ctx, "rw_add_scalar", t, IN(rw_add_scalar(t, x, 1.0 / 3)));
     note_tensor(ctx, "rw_pow_scalar", t, IN(rw_pow_scalar(t, IN(rw_abs(t, x)), 1.1)));
-    note_tensor(ctx, "rw_elu", t, IN(rw_elu(t, x, 0.1)));
-    note_tensor(ctx, "rw_leaky_relu", t, IN(rw_leaky_relu(t, x, 0.01)));
+    size_t n;
+    const struct op_function *const functions = op_functions(&n);
+    for (size_t i = 0; i < n; i++) {
+        rw_tensor *in = x;
+        const struct op_case of = { .n = 1, .value = functions[i].value / 3 };
+        if (functions[i].value != 0) note_tensor(ctx, functions[i].name, t, IN(functions[i].build(t, &in, &of)));
+    }
     note_tensor(ctx, "rw_clamp", t, IN(rw_clamp(t, x, -0.1, 0.1)));
     note_tensor(ctx, "rw_full", t, IN(rw_full(t, RW_BF16, RW_SHAPE(3), 0.1)));
     note_tensor(ctx, "rw_full, subnormal", t, IN(rw_full(t, RW_F32, RW_SHAPE(3), 1e-42)));

@@ -2,6 +2,7 @@
  * Edge cases of ops: kinks and ties, NaN and infinity, rows without visible keys, indexes outside a table, the last
  * place of long sums, of exponentials, of angles and of conversions. Each is compared with the promise of its header.
  */
+#include "support/cases/functions.h"
 #include "support/compare.h"
 #include "support/support.h"
 
@@ -105,69 +106,25 @@ Test(edge_values, a_branch_that_is_not_taken_is_made_safe_by_a_second_where)
     }
 }
 
-Test(edge_values, the_gradient_of_abs_at_zero_and_of_nan)
+static double corner_x;
+static double at_corner(int64_t i)
 {
-    struct fixture b = fixture_open(1, 1);
-    for (int d = 0; d < 2; d++) {
-        rw_tensor *const z = made(&b, wide[d], RW_SHAPE(6), signs);
-        double *const size = gradient(&b, rw_abs(b.t, z), z);
-        const double sign[] = { -1, 0, 1, 0, 0, 1 };
-        for (int i = 0; i < 6; i++) cr_assert_eq(size[i], sign[i], "abs, element %d: %g", i, size[i]);
-        free(size);
-        rw_tape_reset(b.t);
-    }
-    fixture_close(&b);
+    return corner_x;
 }
 
-static rw_tensor *elu(rw_tape *t, rw_tensor *x)
+static void check_corner(struct fixture *b, const struct op_corner *c, rw_dtype dtype, bool again)
 {
-    return rw_elu(t, x, 1);
-}
-
-static rw_tensor *leaky(rw_tape *t, rw_tensor *x)
-{
-    return rw_leaky_relu(t, x, .25);
-}
-
-static rw_tensor *relu(rw_tape *t, rw_tensor *x)
-{
-    return rw_relu(t, x);
-}
-
-static rw_tensor *relu6(rw_tape *t, rw_tensor *x)
-{
-    return rw_relu6(t, x);
-}
-
-static rw_tensor *hardswish(rw_tape *t, rw_tensor *x)
-{
-    return rw_hardswish(t, x);
-}
-
-/* As in PyTorch: at NaN, backward of relu, relu6, elu and hardswish passes the upstream gradient on. */
-static const struct {
-    const char *name;
-    rw_tensor *(*of)(rw_tape *, rw_tensor *);
-    double slope[6];
-} kinked[] = {
-    { "relu", relu, { 0, 0, 1, 1, 0, 1 } },
-    { "relu6", relu6, { 0, 0, 1, 1, 0, 1 } },
-    { "elu", elu, { 0.36787944117144233, 1, 1, 1, 1, 1 } },
-    { "leaky_relu", leaky, { .25, .25, 1, .25, .25, 1 } },
-    { "hardswish", hardswish, { 1. / 6, .5, 5. / 6, 1, .5, 7. / 6 } },
-};
-
-static void check_slopes(struct fixture *b, int k, rw_dtype dtype, bool again)
-{
-    rw_tensor *const x = made(b, dtype, RW_SHAPE(6), signs);
-    rw_tensor *const loss = rw_sum(b->t, kinked[k].of(b->t, x), RW_ALL_AXES, false);
+    corner_x = c->x;
+    rw_tensor *const x = made(b, dtype, RW_SHAPE(6), at_corner);
+    rw_tensor *const y = op_function_record(b->t, op_function_named(c->name), x);
+    rw_tensor *const loss = rw_sum(b->t, y, RW_ALL_AXES, false);
     rw_tensor *dx = NULL;
     const rw_status status = again ? rw_grad(b->t, loss, &x, 1, &dx) : rw_backward(b->t, loss);
     cr_assert_eq(status, RW_OK, "%s", rw_error_message(b->ctx));
     if (!again) dx = rw_gradient(x);
     double *const slope = numbers(b, dx);
     for (int i = 0; i < 6; i++)
-        cr_assert_float_eq(slope[i], kinked[k].slope[i], 2e-7, "%s, element %d: %.9g", kinked[k].name, i, slope[i]);
+        cr_assert_float_eq(slope[i], c->slope, 2e-7, "%s of %g: %.9g", c->name, c->x, slope[i]);
     free(slope);
     rw_tape_reset(b->t);
 }
@@ -175,9 +132,11 @@ static void check_slopes(struct fixture *b, int k, rw_dtype dtype, bool again)
 Test(edge_values, slopes_at_kinks_and_of_nan)
 {
     struct fixture b = fixture_open(1, 1);
-    for (int k = 0; k < (int)(sizeof kinked / sizeof *kinked); k++)
+    size_t n;
+    const struct op_corner *const corners = op_corners(&n);
+    for (size_t k = 0; k < n; k++)
         for (int d = 0; d < 2; d++)
-            for (int again = 0; again < 2; again++) check_slopes(&b, k, wide[d], again);
+            for (int again = 0; again < 2; again++) check_corner(&b, &corners[k], wide[d], again);
     fixture_close(&b);
 }
 

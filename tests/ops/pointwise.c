@@ -6,6 +6,7 @@
  * unit roundoffs of the type, relative to the result plus the larger of 1 and the operands' magnitude if terms may
  * cancel, bound all of them. bfloat16 rounds once from float32, by one of its own.
  */
+#include "support/cases/functions.h"
 #include "support/compare.h"
 #include "support/support.h"
 
@@ -15,24 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A row of functions.h, or an op of two operands. */
 struct fn {
     const char *name;
-    rw_tensor *(*unary)(rw_tape *t, rw_tensor *x);
+    const struct op_function *unary;
     rw_tensor *(*binary)(rw_tape *t, rw_tensor *x, rw_tensor *y);
     double (*value)(double x, double y);
-    bool positive;
 };
 
-#define UNARY(name, op, expr)                                                                                          \
-    static rw_tensor *u_##name(rw_tape *t, rw_tensor *x)                                                               \
-    {                                                                                                                  \
-        return op;                                                                                                     \
-    }                                                                                                                  \
-    static double v_##name(double x, double y)                                                                         \
-    {                                                                                                                  \
-        (void)y;                                                                                                       \
-        return expr;                                                                                                   \
-    }
 #define BINARY(name, op, expr)                                                                                         \
     static rw_tensor *b_##name(rw_tape *t, rw_tensor *x, rw_tensor *y)                                                 \
     {                                                                                                                  \
@@ -43,31 +34,6 @@ struct fn {
         return expr;                                                                                                   \
     }
 
-UNARY(scale, rw_scale(t, x, 1.5), x * 1.5)
-UNARY(add_scalar, rw_add_scalar(t, x, -0.25), x - 0.25)
-UNARY(pow3, rw_pow_scalar(t, x, 3), x *x *x)
-UNARY(pow_half, rw_pow_scalar(t, x, -0.5), 1 / sqrt(x))
-UNARY(neg, rw_neg(t, x), -x)
-UNARY(abs, rw_abs(t, x), fabs(x))
-UNARY(exp, rw_exp(t, x), exp(x))
-UNARY(log, rw_log(t, x), log(x))
-UNARY(log1p, rw_log1p(t, x), log1p(x))
-UNARY(sqrt, rw_sqrt(t, x), sqrt(x))
-UNARY(tanh, rw_tanh(t, x), tanh(x))
-UNARY(erf, rw_erf(t, x), erf(x))
-UNARY(sin, rw_sin(t, x), sin(x))
-UNARY(cos, rw_cos(t, x), cos(x))
-UNARY(softplus, rw_softplus(t, x), log1p(exp(x)))
-UNARY(sigmoid, rw_sigmoid(t, x), 1 / (1 + exp(-x)))
-UNARY(relu, rw_relu(t, x), x > 0 ? x : 0)
-UNARY(silu, rw_silu(t, x), x / (1 + exp(-x)))
-UNARY(gelu, rw_gelu(t, x), 0.5 * x * (1 + erf(x / sqrt(2))))
-UNARY(gelu_tanh, rw_gelu_tanh(t, x), 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))))
-UNARY(elu, rw_elu(t, x, 0.75), x > 0 ? x : 0.75 * expm1(x))
-UNARY(leaky_relu, rw_leaky_relu(t, x, 0.125), x > 0 ? x : 0.125 * x)
-UNARY(relu6, rw_relu6(t, x), fmin(fmax(x, 0), 6))
-UNARY(hardswish, rw_hardswish(t, x), x * fmin(fmax(x + 3, 0), 6) / 6)
-UNARY(sign, rw_sign(t, x), (x > 0) - (x < 0))
 BINARY(add, rw_add(t, x, y), x + y)
 BINARY(sub, rw_sub(t, x, y), x - y)
 BINARY(mul, rw_mul(t, x, y), x *y)
@@ -76,24 +42,25 @@ BINARY(maximum, rw_maximum(t, x, y), x >= y ? x : y)
 BINARY(minimum, rw_minimum(t, x, y), x <= y ? x : y)
 BINARY(swiglu, rw_swiglu(t, x, y), x / (1 + exp(-x)) * y)
 
-#define U(name)                                                                                                        \
-    {                                                                                                                  \
-#name, u_##name, NULL, v_##name, false                                                                         \
-    }
-#define P(name)                                                                                                        \
-    {                                                                                                                  \
-#name, u_##name, NULL, v_##name, true                                                                          \
-    }
-#define B(name)                                                                                                        \
-    {                                                                                                                  \
-#name, NULL, b_##name, v_##name, false                                                                         \
-    }
-static const struct fn all[] = { U(scale),     U(add_scalar), U(pow3), P(pow_half), U(neg),  U(abs),     U(exp),
-                                 P(log),       P(sqrt),       U(tanh), U(sigmoid),  U(relu), U(silu),    U(gelu),
-                                 U(gelu_tanh), B(add),        B(sub),  B(mul),      B(div),  B(maximum), B(swiglu),
-                                 P(log1p),     U(erf),        U(sin),  U(cos),      U(softplus), B(minimum),
-                                 U(elu), U(leaky_relu), U(relu6), U(hardswish), U(sign) };
-#define N_FNS (sizeof all / sizeof *all)
+#define B(name) { #name, NULL, b_##name, v_##name }
+static const struct fn binary[] = { B(add), B(sub), B(mul), B(div), B(maximum), B(minimum), B(swiglu) };
+#define BINARIES (sizeof binary / sizeof *binary)
+
+/* Number i of all ops: those of the table that have a definition, then those of two operands. False past the last. */
+static bool function_at(size_t i, struct fn *ret)
+{
+    size_t n, k = 0;
+    const struct op_function *const all = op_functions(&n);
+    while (k < n && (!all[k].of || i--)) k++;
+    if (k < n) *ret = (struct fn){ .name = all[k].name, .unary = &all[k] };
+    else if (i < BINARIES) *ret = binary[i];
+    return k < n || i < BINARIES;
+}
+
+static bool is_positive(const struct fn *f)
+{
+    return f->unary && f->unary->range == OP_POSITIVE;
+}
 
 static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
 
@@ -110,9 +77,14 @@ static void *samples(rw_dtype dtype, int64_t n, int salt, bool positive)
     return p;
 }
 
+static double value_of(const struct fn *f, double x, double y)
+{
+    return f->unary ? (double)f->unary->of(x, op_function_constant(f->unary)) : f->value(x, y);
+}
+
 static void expect(const struct fn *f, int d, int64_t i, double got, double x, double y)
 {
-    const double want = f->value(x, y), size = fabs(want) + (fabs(x) > 1 ? fabs(x) : 1);
+    const double want = value_of(f, x, y), size = fabs(want) + (fabs(x) > 1 ? fabs(x) : 1);
     const double off = 24 * arithmetic_roundoff(types[d]) * size;
     const double stored = types[d] == RW_BF16 ? unit_roundoff(RW_BF16) * (fabs(want) + off) : 0;
     cr_assert(got == want || fabs(got - want) <= off + stored, "%s, %s, element %lld: %.17g of %g and %g, not %.17g",
@@ -121,34 +93,35 @@ static void expect(const struct fn *f, int d, int64_t i, double got, double x, d
 
 static rw_tensor *apply(const struct fn *f, rw_tape *t, rw_tensor *x, rw_tensor *y)
 {
-    return f->unary ? f->unary(t, x) : f->binary(t, x, y);
+    return f->unary ? op_function_record(t, f->unary, x) : f->binary(t, x, y);
 }
 
 Test(ops_pointwise, values_of_every_size_type_and_number_of_threads)
 {
     static const int64_t sizes[] = { 0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 1000, 16385, 40003 };
     struct fixture b[3] = { fixture_open(1, 1), fixture_open(1, 2), fixture_open(1, 3) };
-    for (size_t f = 0; f < N_FNS; f++)
+    struct fn f;
+    for (size_t i = 0; function_at(i, &f); i++)
         for (int d = 0; d < 3; d++)
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
                 const int64_t n = sizes[s];
                 const size_t bytes = (size_t)n * rw_dtype_size(types[d]);
-                void *const x = samples(types[d], n, 0, all[f].positive), *const y = samples(types[d], n, 1, true);
+                void *const x = samples(types[d], n, 0, is_positive(&f)), *const y = samples(types[d], n, 1, true);
                 char *const out[2] = { malloc(bytes + 1), malloc(bytes + 1) };
                 for (int th = 0; th < 3; th++) {
                     rw_tensor *const a = rw_input(b[th].t, types[d], RW_SHAPE(n), x,
                                                   (size_t)n * rw_dtype_size(types[d])),
                                      *const c = rw_input(b[th].t, types[d], RW_SHAPE(n), y,
                                                          (size_t)n * rw_dtype_size(types[d]));
-                    cr_assert_eq(rw_read(b[th].t, apply(&all[f], b[th].t, a, c), out[th > 0], bytes), RW_OK, "%s",
+                    cr_assert_eq(rw_read(b[th].t, apply(&f, b[th].t, a, c), out[th > 0], bytes), RW_OK, "%s",
                                  rw_error_message(b[th].ctx));
                     rw_tape_reset(b[th].t);
                     if (th)
-                        cr_assert_eq(memcmp(out[0], out[1], bytes), 0, "%s: %d threads, other bytes", all[f].name,
+                        cr_assert_eq(memcmp(out[0], out[1], bytes), 0, "%s: %d threads, other bytes", f.name,
                                      th + 1);
                 }
                 for (int64_t i = 0; i < n; i++)
-                    expect(&all[f], d, i, number_get(out[0], types[d], i), number_get(x, types[d], i),
+                    expect(&f, d, i, number_get(out[0], types[d], i), number_get(x, types[d], i),
                            number_get(y, types[d], i));
                 free(x), free(y), free(out[0]), free(out[1]);
             }
@@ -192,25 +165,26 @@ static int64_t place(int kind, int64_t i, int64_t j, int64_t k)
 Test(ops_pointwise, broadcast_and_strided_operands)
 {
     struct fixture b = fixture_open(1, 2);
-    for (size_t f = 0; f < N_FNS; f++)
+    struct fn f;
+    for (size_t i = 0; function_at(i, &f); i++)
         for (int d = 0; d < 3; d++)
             for (int p = 0; p < 9; p++)
                 for (int q = 0; q < 9; q++) {
-                    if (all[f].unary && q) continue;
+                    if (f.unary && q) continue;
                     rw_tensor *x, *y = NULL;
-                    void *const dx = samples(types[d], 1000, 0, all[f].positive), *const dy = samples(types[d], 1000, 1,
+                    void *const dx = samples(types[d], 1000, 0, is_positive(&f)), *const dy = samples(types[d], 1000, 1,
                                                                                                       true);
                     x = operand(b.t, p, types[d], dx);
-                    if (all[f].binary) y = operand(b.t, q, types[d], dy);
+                    if (f.binary) y = operand(b.t, q, types[d], dy);
                     const bool whole = rw_shape_numel(rw_tensor_shape(x)) == 555 ||
                                        (y && rw_shape_numel(rw_tensor_shape(y)) == 555);
-                    if (whole && (!y || strcmp(all[f].name, "swiglu") ||
+                    if (whole && (!y || strcmp(f.name, "swiglu") ||
                                   rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(y)))) {
                         char out[555 * 8];
-                        cr_assert_eq(rw_read(b.t, apply(&all[f], b.t, x, y), out, 555 * rw_dtype_size(types[d])), RW_OK,
+                        cr_assert_eq(rw_read(b.t, apply(&f, b.t, x, y), out, 555 * rw_dtype_size(types[d])), RW_OK,
                                      "%s", rw_error_message(b.ctx));
                         for (int64_t e = 0; e < 555; e++)
-                            expect(&all[f], d, e, number_get(out, types[d], e),
+                            expect(&f, d, e, number_get(out, types[d], e),
                                    number_get(dx, types[d], place(p, e / 111, e / 37 % 3, e % 37)),
                                    number_get(dy, types[d], place(q, e / 111, e / 37 % 3, e % 37)));
                     }

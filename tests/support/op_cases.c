@@ -68,6 +68,7 @@ const struct op_case *op_cases(size_t *ret_n)
         op_cases_moe,
         op_cases_more_reductions,
         op_cases_norms,
+        op_cases_functions,
         op_cases_pointwise,
         op_cases_pool,
         op_cases_products,

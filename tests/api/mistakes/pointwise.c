@@ -1,17 +1,35 @@
 /* Invalid calls of rewind/ops.h and pointwise.h: element-wise ops, and dropout. */
 #include "api/mistakes/table.h"
 
+#include "support/cases/functions.h"
+
 #include <rewind/ops.h>
 #include <rewind/pointwise.h>
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
-#define UNARY(fn, ...)                                                          \
-    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, NULL __VA_ARGS__));                      \
-    TENSOR(#fn, RW_ERR_ARGUMENT, fn(NULL, w->x __VA_ARGS__));                   \
-    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, RW_NONE __VA_ARGS__));                   \
-    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, w->dead __VA_ARGS__));                   \
-    TENSOR(#fn, RW_ERR_DTYPE, fn(t, w->index __VA_ARGS__))
+/* Every function of the table with operands that are not of this tape, and of a type that it does not take. */
+static void unary(struct trial *m, struct world *w)
+{
+    size_t n;
+    static char names[OP_FUNCTIONS_MAX][32]; /* the chosen trial keeps a pointer */
+    const struct op_function *const all = op_functions(&n);
+    for (size_t i = 0; i < n; i++) {
+        if (!all[i].of) continue;
+        snprintf(names[i], sizeof names[i], "rw_%.*s", (int)strcspn(all[i].name, " "), all[i].name);
+#define OF(expected, t, x)                                                      \
+    TRIAL(names[i], #t ", " #x, expected, false, (void)0,                       \
+          op_function_record(t, &all[i], x) ? RW_OK : rw_error_status(m->world->ctx))
+        OF(RW_ERR_ARGUMENT, w->t, NULL);
+        OF(RW_ERR_ARGUMENT, NULL, w->x);
+        OF(RW_ERR_ARGUMENT, w->t, RW_NONE);
+        OF(RW_ERR_ARGUMENT, w->t, w->dead);
+        OF(RW_ERR_DTYPE, w->t, w->index);
+#undef OF
+    }
+}
 
 #define BINARY(fn)                                                              \
     TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, NULL, w->x));                            \
@@ -105,26 +123,7 @@ static void quantized(struct trial *m, struct world *w)
 
 void mistakes_with_pointwise_ops(struct trial *m, struct world *w)
 {
-    rw_tape *const t = w->t;
-    UNARY(rw_neg);
-    UNARY(rw_abs);
-    UNARY(rw_exp);
-    UNARY(rw_log);
-    UNARY(rw_sqrt);
-    UNARY(rw_tanh);
-    UNARY(rw_sigmoid);
-    UNARY(rw_relu);
-    UNARY(rw_silu);
-    UNARY(rw_gelu);
-    UNARY(rw_gelu_tanh);
-    UNARY(rw_sign);
-    UNARY(rw_relu6);
-    UNARY(rw_hardswish);
-    UNARY(rw_elu, , 1);
-    UNARY(rw_leaky_relu, , 0.1);
-    UNARY(rw_scale, , 2);
-    UNARY(rw_add_scalar, , 2);
-    UNARY(rw_pow_scalar, , 2);
+    unary(m, w);
     binary(m, w);
     dropout(m, w);
     quantized(m, w);

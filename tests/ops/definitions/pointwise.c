@@ -1,31 +1,89 @@
 /* Definitions of element-wise ops: arithmetic, functions, activations, bounds (rewind/ops.h and pointwise.h). */
+#include "support/cases/functions.h"
 #include "support/definition_runner.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- functions of one operand ---- */
+/* ---- functions of one operand: the table of functions.h ---- */
 
 enum { FN_FUNCTION, FN_RANK, FN_LAYOUT };
 
-static real sigmoid(real x)
+/* A row of the table, if it has a definition. */
+static const struct op_function *function_of(const struct def_trial *c)
 {
-    return 1 / (1 + expl(-x));
+    size_t n;
+    const struct op_function *const all = op_functions(&n);
+    const size_t i = (size_t)c->v[FN_FUNCTION];
+    return i < n && all[i].of ? &all[i] : NULL;
 }
 
-/* Away from the kinks of these functions, which differences of the reference must not cross. */
-static double off_kinks(const struct def_trial *c, int64_t i)
+static double function_number(const struct def_trial *c, int64_t i)
 {
-    (void)c;
-    const int64_t k = (i * 37 + 11) % 230;
-    return (double)(k - 115) / 16 + 1. / 64;
+    return function_of(c)->number(i);
 }
 
-static double small(const struct def_trial *c, int64_t i)
+static bool unary_make(struct def_trial *c)
 {
-    (void)c;
-    return (double)((i * 37 + 11) % 120 + 4) / 256 * (i % 2 ? 1 : -1);
+    if (!function_of(c)) return false;
+    def_operand(c, 0, def_shape(c->v[FN_RANK]), DEF_SIGNED, c->v[FN_LAYOUT])->value = function_number;
+    c->out[0] = c->in[0].shape;
+    return true;
 }
+
+static bool unary_record(rw_tape *t, rw_tensor **x, const struct def_trial *c, rw_tensor **y)
+{
+    return (y[0] = op_function_record(t, function_of(c), x[0]));
+}
+
+static void unary_reference(const struct def_trial *c, real *const *x, real *const *y)
+{
+    const struct op_function *const f = function_of(c);
+    for (int64_t i = 0; i < c->in[0].numel; i++) y[0][i] = f->of(x[0][i], (real)op_function_constant(f));
+}
+
+/* ---- at kinks, NaN and infinity: values and slopes of the headers ---- */
+
+static const struct op_corner *corner_of(const struct def_trial *c)
+{
+    size_t n;
+    const struct op_corner *const all = op_corners(&n);
+    return (size_t)c->v[0] < n ? &all[c->v[0]] : NULL;
+}
+
+static double corner_value(const struct def_trial *c, int64_t i)
+{
+    (void)i;
+    return corner_of(c)->x;
+}
+
+static bool corner_make(struct def_trial *c)
+{
+    static const int64_t extents[] = { 1, 3, 8, 19 };
+    if (!corner_of(c)) return false;
+    def_operand(c, 0, RW_SHAPE(extents[c->v[1]]), DEF_SIGNED, DEF_DENSE)->value = corner_value;
+    c->out[0] = c->in[0].shape;
+    return true;
+}
+
+static bool corner_record(rw_tape *t, rw_tensor **x, const struct def_trial *c, rw_tensor **y)
+{
+    return (y[0] = op_function_record(t, op_function_named(corner_of(c)->name), x[0]));
+}
+
+static void corner_reference(const struct def_trial *c, real *const *x, real *const *y)
+{
+    (void)x;
+    for (int64_t i = 0; i < c->in[0].numel; i++) y[0][i] = (real)corner_of(c)->y;
+}
+
+static void corner_gradient(const struct def_trial *c, real *const *x, real *const *dy, real *const *dx)
+{
+    (void)x;
+    for (int64_t i = 0; i < c->in[0].numel; i++) dx[0][i] = dy[0][i] * (real)corner_of(c)->slope;
+}
+
+/* ---- two operands that broadcast ---- */
 
 static double above_one(const struct def_trial *c, int64_t i)
 {
@@ -35,323 +93,8 @@ static double above_one(const struct def_trial *c, int64_t i)
 
 static double large(const struct def_trial *c, int64_t i)
 {
-    (void)c;
-    return (double)((i * 37 + 11) % 97 + 32) / 32 * (i % 2 ? 1 : -1);
+    return above_one(c, i) * (i % 2 ? 1 : -1);
 }
-
-static rw_tensor *scale(rw_tape *t, rw_tensor *x)
-{
-    return rw_scale(t, x, -1.5);
-}
-static rw_tensor *add_scalar(rw_tape *t, rw_tensor *x)
-{
-    return rw_add_scalar(t, x, 0.75);
-}
-static rw_tensor *cube(rw_tape *t, rw_tensor *x)
-{
-    return rw_pow_scalar(t, x, 3);
-}
-static rw_tensor *root(rw_tape *t, rw_tensor *x)
-{
-    return rw_pow_scalar(t, x, 0.5);
-}
-static rw_tensor *inverse(rw_tape *t, rw_tensor *x)
-{
-    return rw_pow_scalar(t, x, -1);
-}
-static rw_tensor *power(rw_tape *t, rw_tensor *x)
-{
-    return rw_pow_scalar(t, x, -1.25);
-}
-static rw_tensor *square(rw_tape *t, rw_tensor *x)
-{
-    return rw_pow_scalar(t, x, 2);
-}
-static rw_tensor *neg(rw_tape *t, rw_tensor *x)
-{
-    return rw_neg(t, x);
-}
-static rw_tensor *absolute(rw_tape *t, rw_tensor *x)
-{
-    return rw_abs(t, x);
-}
-static rw_tensor *exponential(rw_tape *t, rw_tensor *x)
-{
-    return rw_exp(t, x);
-}
-static rw_tensor *logarithm(rw_tape *t, rw_tensor *x)
-{
-    return rw_log(t, x);
-}
-static rw_tensor *log_one(rw_tape *t, rw_tensor *x)
-{
-    return rw_log1p(t, x);
-}
-static rw_tensor *square_root(rw_tape *t, rw_tensor *x)
-{
-    return rw_sqrt(t, x);
-}
-static rw_tensor *hyperbolic(rw_tape *t, rw_tensor *x)
-{
-    return rw_tanh(t, x);
-}
-static rw_tensor *error(rw_tape *t, rw_tensor *x)
-{
-    return rw_erf(t, x);
-}
-static rw_tensor *sine(rw_tape *t, rw_tensor *x)
-{
-    return rw_sin(t, x);
-}
-static rw_tensor *cosine(rw_tape *t, rw_tensor *x)
-{
-    return rw_cos(t, x);
-}
-static rw_tensor *softplus(rw_tape *t, rw_tensor *x)
-{
-    return rw_softplus(t, x);
-}
-static rw_tensor *logistic(rw_tape *t, rw_tensor *x)
-{
-    return rw_sigmoid(t, x);
-}
-static rw_tensor *relu(rw_tape *t, rw_tensor *x)
-{
-    return rw_relu(t, x);
-}
-static rw_tensor *relu6(rw_tape *t, rw_tensor *x)
-{
-    return rw_relu6(t, x);
-}
-static rw_tensor *silu(rw_tape *t, rw_tensor *x)
-{
-    return rw_silu(t, x);
-}
-static rw_tensor *gelu(rw_tape *t, rw_tensor *x)
-{
-    return rw_gelu(t, x);
-}
-static rw_tensor *gelu_tanh(rw_tape *t, rw_tensor *x)
-{
-    return rw_gelu_tanh(t, x);
-}
-static rw_tensor *elu(rw_tape *t, rw_tensor *x)
-{
-    return rw_elu(t, x, 0.75);
-}
-static rw_tensor *leaky(rw_tape *t, rw_tensor *x)
-{
-    return rw_leaky_relu(t, x, 0.125);
-}
-static rw_tensor *hardswish(rw_tape *t, rw_tensor *x)
-{
-    return rw_hardswish(t, x);
-}
-static rw_tensor *clamp(rw_tape *t, rw_tensor *x)
-{
-    return rw_clamp(t, x, -1.5, 2);
-}
-static rw_tensor *clamp_above(rw_tape *t, rw_tensor *x)
-{
-    return rw_clamp(t, x, -INFINITY, 0.5);
-}
-static rw_tensor *clamp_below(rw_tape *t, rw_tensor *x)
-{
-    return rw_clamp(t, x, -0.5, INFINITY);
-}
-static rw_tensor *clamp_crossed(rw_tape *t, rw_tensor *x)
-{
-    return rw_clamp(t, x, 2, -1);
-}
-
-static real of_scale(real x)
-{
-    return -1.5L * x;
-}
-static real of_add_scalar(real x)
-{
-    return x + 0.75L;
-}
-static real of_cube(real x)
-{
-    return x * x * x;
-}
-static real of_inverse(real x)
-{
-    return 1 / x;
-}
-static real of_power(real x)
-{
-    return powl(x, -1.25L);
-}
-static real of_square(real x)
-{
-    return x * x;
-}
-static real of_neg(real x)
-{
-    return -x;
-}
-static real of_softplus(real x)
-{
-    return x > 0 ? x + log1pl(expl(-x)) : log1pl(expl(x));
-}
-static real of_relu(real x)
-{
-    return x > 0 ? x : 0;
-}
-static real of_relu6(real x)
-{
-    return x > 6 ? 6 : of_relu(x);
-}
-static real of_silu(real x)
-{
-    return x * sigmoid(x);
-}
-static real of_gelu(real x)
-{
-    return x * erfcl(-x * sqrtl(0.5L)) / 2;
-}
-static real of_elu(real x)
-{
-    return x > 0 ? x : 0.75L * expm1l(x);
-}
-static real of_leaky(real x)
-{
-    return x > 0 ? x : x / 8;
-}
-static real of_hardswish(real x)
-{
-    return x * of_relu6(x + 3) / 6;
-}
-static real of_clamp(real x)
-{
-    return x < -1.5L ? -1.5L : x > 2 ? 2 : x;
-}
-static real of_above(real x)
-{
-    return x > 0.5L ? 0.5L : x;
-}
-static real of_below(real x)
-{
-    return x < -0.5L ? -0.5L : x;
-}
-static real of_crossed(real x)
-{
-    return 0 * x - 1;
-}
-static real of_gelu_tanh(real x)
-{
-    const real pi = 3.14159265358979323846264338327950288L;
-    return x / 2 * (1 + tanhl(sqrtl(2 / pi) * (x + 0.044715L * x * x * x)));
-}
-
-static const struct {
-    rw_tensor *(*record)(rw_tape *t, rw_tensor *x);
-    real (*of)(real x);
-    double (*value)(const struct def_trial *c, int64_t i);
-} functions[] = {
-    { scale, of_scale, off_kinks },
-    { add_scalar, of_add_scalar, off_kinks },
-    { cube, of_cube, off_kinks },
-    { root, sqrtl, above_one },
-    { inverse, of_inverse, large },
-    { power, of_power, above_one },
-    { square, of_square, off_kinks },
-    { neg, of_neg, off_kinks },
-    { absolute, fabsl, off_kinks },
-    { exponential, expl, off_kinks },
-    { logarithm, logl, above_one },
-    { log_one, log1pl, small },
-    { square_root, sqrtl, above_one },
-    { hyperbolic, tanhl, small },
-    { error, erfl, small },
-    { sine, sinl, off_kinks },
-    { cosine, cosl, off_kinks },
-    { softplus, of_softplus, off_kinks },
-    { logistic, sigmoid, off_kinks },
-    { relu, of_relu, off_kinks },
-    { relu6, of_relu6, off_kinks },
-    { silu, of_silu, off_kinks },
-    { gelu, of_gelu, small },
-    { gelu_tanh, of_gelu_tanh, small },
-    { elu, of_elu, off_kinks },
-    { leaky, of_leaky, off_kinks },
-    { hardswish, of_hardswish, off_kinks },
-    { clamp, of_clamp, off_kinks },
-    { clamp_above, of_above, off_kinks },
-    { clamp_below, of_below, off_kinks },
-    { clamp_crossed, of_crossed, off_kinks },
-};
-#define FUNCTIONS (int)(sizeof functions / sizeof *functions)
-
-static bool unary_make(struct def_trial *c)
-{
-    def_operand(c, 0, def_shape(c->v[FN_RANK]), DEF_SIGNED, c->v[FN_LAYOUT]);
-    c->in[0].value = functions[c->v[FN_FUNCTION]].value;
-    c->out[0] = c->in[0].shape;
-    return true;
-}
-
-static bool unary_record(rw_tape *t, rw_tensor **x, const struct def_trial *c, rw_tensor **y)
-{
-    return (y[0] = functions[c->v[FN_FUNCTION]].record(t, x[0]));
-}
-
-static void unary_reference(const struct def_trial *c, real *const *x, real *const *y)
-{
-    for (int64_t i = 0; i < c->in[0].numel; i++) y[0][i] = functions[c->v[FN_FUNCTION]].of(x[0][i]);
-}
-
-/* ---- at kinks, NaN and infinity: values and slopes of the headers ---- */
-
-/* Slopes where a header gives one. */
-static const struct corner {
-    rw_tensor *(*record)(rw_tape *t, rw_tensor *x);
-    real x, y, slope;
-} corners[] = {
-    { absolute, 0, 0, 0 },          { absolute, NAN, NAN, 0 },   { relu, 0, 0, 0 },
-    { relu, NAN, NAN, 1 },          { relu6, 0, 0, 0 },          { relu6, 6, 6, 0 },
-    { relu6, NAN, NAN, 1 },         { relu6, 7, 6, 0 },          { elu, 0, 0, 0.75L },
-    { leaky, 0, 0, 0.125L },        { hardswish, -3, 0, 0 },     { hardswish, 3, 3, 1 },
-    { clamp, -1.5L, -1.5L, 0 },     { clamp, 2, 2, 0 },          { clamp, NAN, NAN, 0 },
-    { clamp_above, 0.5L, 0.5L, 0 }, { clamp_above, -4, -4, 1 },  { clamp_below, -0.5L, -0.5L, 0 },
-    { clamp_below, 4, 4, 1 },       { clamp_crossed, 0, -1, 0 },
-};
-#define CORNERS (int)(sizeof corners / sizeof *corners)
-
-static double corner_value(const struct def_trial *c, int64_t i)
-{
-    (void)i;
-    return (double)corners[c->v[0]].x;
-}
-
-static bool corner_make(struct def_trial *c)
-{
-    static const int64_t extents[] = { 1, 3, 8, 19 };
-    def_operand(c, 0, RW_SHAPE(extents[c->v[1]]), DEF_SIGNED, DEF_DENSE)->value = corner_value;
-    c->out[0] = c->in[0].shape;
-    return true;
-}
-
-static bool corner_record(rw_tape *t, rw_tensor **x, const struct def_trial *c, rw_tensor **y)
-{
-    return (y[0] = corners[c->v[0]].record(t, x[0]));
-}
-
-static void corner_reference(const struct def_trial *c, real *const *x, real *const *y)
-{
-    (void)x;
-    for (int64_t i = 0; i < c->in[0].numel; i++) y[0][i] = corners[c->v[0]].y;
-}
-
-static void corner_gradient(const struct def_trial *c, real *const *x, real *const *dy, real *const *dx)
-{
-    (void)x;
-    for (int64_t i = 0; i < c->in[0].numel; i++) dx[0][i] = dy[0][i] * corners[c->v[0]].slope;
-}
-
-/* ---- two operands that broadcast ---- */
 
 enum { TWO_OP, TWO_A, TWO_B, TWO_A_LAYOUT, TWO_B_LAYOUT };
 
@@ -454,7 +197,8 @@ static bool swiglu_record(rw_tape *t, rw_tensor **x, const struct def_trial *c, 
 
 static void swiglu_reference(const struct def_trial *c, real *const *x, real *const *y)
 {
-    for (int64_t i = 0; i < c->in[0].numel; i++) y[0][i] = of_silu(x[0][i]) * x[1][i];
+    real (*const silu)(real x, real a) = op_function_named("silu")->of;
+    for (int64_t i = 0; i < c->in[0].numel; i++) y[0][i] = silu(x[0][i], 0) * x[1][i];
 }
 
 static bool clamp_make(struct def_trial *c)
@@ -512,9 +256,8 @@ static void clamp_gradient(const struct def_trial *c, real *const *x, real *cons
 
 const struct definition def_pointwise[] = {
     { .name = "functions",
-      .ops = "scale add_scalar pow_scalar neg abs exp log log1p sqrt tanh erf sin cos softplus sigmoid relu relu6 silu "
-             "gelu gelu_tanh elu leaky_relu hardswish clamp",
-      .factor = { { "function", FUNCTIONS }, { "rank", 4 }, { "layout", DEF_LAYOUTS } },
+      .ops = "",
+      .factor = { { "function", OP_FUNCTIONS_MAX }, { "rank", 4 }, { "layout", DEF_LAYOUTS } },
       .make = unary_make,
       .record = unary_record,
       .reference = unary_reference,
@@ -522,8 +265,8 @@ const struct definition def_pointwise[] = {
       .back_roundings = 16,
       .stored = 1 },
     { .name = "corners",
-      .ops = "abs relu relu6 elu leaky_relu hardswish clamp",
-      .factor = { { "corner", CORNERS }, { "extent", 4 } },
+      .ops = "",
+      .factor = { { "corner", OP_CORNERS_MAX }, { "extent", 4 } },
       .make = corner_make,
       .record = corner_record,
       .reference = corner_reference,

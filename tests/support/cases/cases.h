@@ -23,6 +23,7 @@ void op_cases_attention_options(void);
 void op_cases_compare(void);
 void op_cases_conv(void);
 void op_cases_einsum(void);
+void op_cases_functions(void);
 void op_cases_gather(void);
 void op_cases_groups(void);
 void op_cases_losses(void);
