@@ -17,9 +17,8 @@
 #include <unistd.h>
 
 static void (*const tables[])(struct trial *, struct world *) = {
-    mistakes_with_pointwise_ops, mistakes_with_products, mistakes_with_shapes,   mistakes_with_losses,
-    mistakes_with_custom_ops,       mistakes_with_tapes,    mistakes_with_parameters, mistakes_with_contexts,
-    mistakes_with_regions,       mistakes_with_sequences, mistakes_with_steps,
+#define MISTAKES(table) table,
+#include "test_tables.h"
 };
 
 /* The state that a failed call may not change. */
@@ -71,7 +70,7 @@ static void begin(struct trial *m)
     look(m->world, before);
 }
 
-bool trial_is_at(struct trial *m, const char *function, const char *call, rw_status expected, bool silent)
+static bool is_at(struct trial *m, const char *function, const char *call, rw_status expected, bool silent)
 {
     if (m->at++ != m->wanted) return false;
     m->chosen = true;
@@ -277,7 +276,7 @@ static void judge(const struct trial *m, struct world *w)
 static void try(int line, const char *path)
 {
     struct world w;
-    struct trial m = { .wanted = line, .begin = begin, .world = &w };
+    struct trial m = { .wanted = line, .is_at = is_at, .begin = begin, .world = &w };
     open_world(&w, path);
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) tables[i](&m, &w);
     verdict->found = m.chosen;

@@ -1,7 +1,7 @@
 /*
- * The sets of golden values: a file of golden/ and, for each op in it, what tests/ops/golden.c records and its number
- * of roundings. A case of the file is OP or OP.VARIANT, where a variant has other shapes or values. OP is the name of a
- * row; or that of a case of support/op_cases.h, which then has the roundings for all shapes.
+ * Rows for files of golden values: what tests/ops/golden.c records and its number of roundings, where no case of
+ * support/op_cases.h has both. A case of a file is OP or OP.VARIANT, where a variant has other shapes or values. OP is
+ * the name of a row; or the first words of the name of a case, "cumsum along -1".
  */
 #ifndef RW_TESTS_GOLDEN_OP_TABLE_H
 #define RW_TESTS_GOLDEN_OP_TABLE_H
@@ -12,7 +12,7 @@
 struct golden_row {
     const char *name;
     struct op_case c;
-    void (*count)(struct op_case *c); /* if the roundings depend on the shapes */
+    op_count count; /* if the roundings depend on the shapes */
 };
 
 struct golden_set {
@@ -40,20 +40,8 @@ struct golden_set {
  */
 double golden_share(const char *name, rw_dtype dtype);
 
-/* One in each file NAME_rows.c. */
-extern const struct golden_set golden_attention;
-extern const struct golden_set golden_compare;
-extern const struct golden_set golden_conv;
-extern const struct golden_set golden_einsum;
-extern const struct golden_set golden_gather;
-extern const struct golden_set golden_losses;
-extern const struct golden_set golden_moe;
-extern const struct golden_set golden_norm;
-extern const struct golden_set golden_ops;
-extern const struct golden_set golden_pointwise;
-extern const struct golden_set golden_quantized;
-extern const struct golden_set golden_recurrent;
-extern const struct golden_set golden_reductions;
-extern const struct golden_set golden_select;
+/* One in each file NAME_op_table.c. */
+#define GOLDEN_ROWS(set) extern const struct golden_set set;
+#include "test_tables.h"
 
 #endif

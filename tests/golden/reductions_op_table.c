@@ -4,8 +4,6 @@
 #include <math.h>
 
 static const struct golden_row rows[] = {
-    COUNTED(cumsum, cumsum, cumsum, .axis = -1),
-    COUNTED(cumsum_first, cumsum, cumsum, .axis = 0),
     COUNTED(norm_1, norm, norm_of, .value = 1, .axes = 2),
     COUNTED(norm_2, norm, norm_of, .value = 2, .axes = 5, .keep = true),
     COUNTED(norm_inf, norm, norm_of, .value = INFINITY, .axes = 4),

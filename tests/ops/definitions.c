@@ -20,71 +20,19 @@ static void run_all(const struct definition *table)
         if (!only || strstr(d->name, only)) definition_run(d);
 }
 
-Test(definitions, elements_by_index)
-{
-    run_all(def_select);
-}
-
-Test(definitions, parts_and_orders)
-{
-    run_all(def_views);
-}
-
-Test(definitions, element_by_element)
-{
-    run_all(def_pointwise);
-}
-
-Test(definitions, comparisons_and_choices)
-{
-    run_all(def_compare);
-}
-
-Test(definitions, reductions)
-{
-    run_all(def_reduce);
-}
-
-Test(definitions, products)
-{
-    run_all(def_products);
-}
-
-Test(definitions, norms)
-{
-    run_all(def_norms);
-}
-
-Test(definitions, losses)
-{
-    run_all(def_losses);
-}
-
-Test(definitions, images)
-{
-    run_all(def_images);
-}
-
-Test(definitions, sequences)
-{
-    run_all(def_sequences);
-}
-
-Test(definitions, experts_and_float8)
-{
-    run_all(def_experts);
-}
-
-Test(definitions, updates)
-{
-    run_all(def_optimizers);
-}
+#define DEFINITIONS(table)   \
+    Test(definitions, table) \
+    {                        \
+        run_all(table);      \
+    }
+#include "test_tables.h"
 
 /* ---- every op has a definition ---- */
 
-static const struct definition *const tables[] = { def_select,   def_views,     def_pointwise, def_reduce,
-                                                   def_products, def_norms,     def_losses,    def_compare,
-                                                   def_images,   def_sequences, def_experts };
+static const struct definition *const tables[] = {
+#define DEFINITIONS(table) table,
+#include "test_tables.h"
+};
 
 /* Ops without a definition here, and the reason. */
 static const char *const elsewhere[][2] = {

@@ -9,9 +9,12 @@
  * case uses (without --tap, which hides it).
  */
 #include "golden/op_table.h"
+#include "ops/common/pass_ops.h"
+#include "record/context.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +24,7 @@
 #define ROWS_MAX 256
 #define BYTES_MAX (3 << 19)
 #define OTHERS_MAX 64
+#define OPS_MAX 256
 
 struct golden {
     char name[64];
@@ -37,6 +41,7 @@ struct share {
 
 static struct golden tensors[TENSORS_MAX];
 static size_t n_tensors;
+static bool is_compared[OPS_MAX]; /* whether a case has recorded the op rw_builtin_name(i) */
 
 /* ---- the file ---- */
 
@@ -156,6 +161,13 @@ static double compare(const struct op_case *c, rw_dtype dtype, rw_tape *t, rw_te
     return worst;
 }
 
+/* Notes which built-in ops the context has recorded. */
+static void note_recorded(const rw_context *ctx)
+{
+    for (size_t i = 0; rw_builtin_name(i); i++)
+        for (size_t k = 0; k < ctx->n_ops; k++) is_compared[i] |= !strcmp(ctx->ops[k]->name, rw_builtin_name(i));
+}
+
 /* Returns the share of its bound that the case uses. */
 static double check(struct op_case *c, void (*count)(struct op_case *c), rw_dtype dtype)
 {
@@ -189,6 +201,7 @@ static double check(struct op_case *c, void (*count)(struct op_case *c), rw_dtyp
     if (getenv("REWIND_GOLDEN_SHOW"))
         fprintf(stderr, "# %-5s %-26s %.4g of the bound\n", rw_dtype_name(dtype), c->name, worst);
     free(indexes);
+    note_recorded(b.ctx);
     fixture_close(&b);
     return worst;
 }
@@ -264,7 +277,7 @@ static void check_set(const struct golden_set *set, rw_dtype dtype)
         snprintf(c.name, sizeof c.name, "%.*s", (int)(key - tensors[i].name), tensors[i].name);
         if (is_beyond(c.name, dtype)) continue;
         double *const most = has_row ? &used[r] : used_of(others, tensors[i].name);
-        *most = fmax(*most, check(&c, has_row ? set->rows[r].count : NULL, dtype));
+        *most = fmax(*most, check(&c, has_row ? set->rows[r].count : c.count, dtype));
         if (has_row) ran[r] = true;
     }
     for (size_t i = 0; i < set->n_rows; i++) {
@@ -274,22 +287,64 @@ static void check_set(const struct golden_set *set, rw_dtype dtype)
     for (size_t i = 0; i < OTHERS_MAX && *others[i].name; i++) expect_used(others[i].name, dtype, others[i].used);
 }
 
-/* Checks every golden file, or the one that REWIND_GOLDEN_FILE names. */
-static void check_all(rw_dtype dtype)
+/* The rows of a file: none if its cases are those of op_cases.h. */
+static struct golden_set set_of(const char *file)
 {
     static const struct golden_set *const sets[] = {
-        &golden_attention, &golden_compare,   &golden_conv,       &golden_einsum, &golden_gather,
-        &golden_losses,    &golden_moe,       &golden_norm,       &golden_ops,    &golden_pointwise,
-        &golden_quantized, &golden_recurrent, &golden_reductions, &golden_select,
+#define GOLDEN_ROWS(set) &set,
+#include "test_tables.h"
     };
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+        if (!strcmp(sets[i]->file, file)) return *sets[i];
+    return (struct golden_set){ .file = file };
+}
+
+/* Ops that no case records, and the reason. */
+static const char *const without_numbers[][2] = {
+    { "argmax", "indexes, exact: ops/definitions" },
+    { "argmin", "indexes, exact: ops/definitions" },
+    { "assign", "an effect: run/effects" },
+    { "batchnorm_average", "an effect: ops/batchnorm, ops/norm_statistics_accuracy" },
+    { "batchnorm_update", "an effect: ops/batchnorm, ops/norm_statistics_accuracy" },
+    { "custom_grad", "the caller's rule: autodiff/custom_grad" },
+    { "dequantize", "exact: ops/float8, ops/definitions" },
+    { "moe_balance", "an effect: ops/moe" },
+    { "moe_count", "an effect: ops/moe" },
+    { "moe_silu_weigh", "moe_swiglu_weigh without up: ops/moe, ops/definitions" },
+    { "quantize", "every code: ops/float8, ops/definitions" },
+    { "straight_through", "the caller's forward: autodiff/custom_grad, ops/definitions" },
+};
+
+static void expect_every_op(void)
+{
+    for (size_t i = 0; rw_builtin_name(i); i++) {
+        const char *const name = rw_builtin_name(i), *reason = NULL;
+        for (size_t k = 0; k < sizeof without_numbers / sizeof *without_numbers; k++)
+            if (!strcmp(without_numbers[k][0], name)) reason = without_numbers[k][1];
+        cr_expect(is_compared[i] != (reason != NULL), "%s: %s", name,
+                  reason ? "has golden values and a reason to have none"
+                         : "needs golden values (tests/golden/make_NAME.py), or a reason");
+    }
+}
+
+/* Checks every file of golden values of ops, or the one that REWIND_GOLDEN_FILE names, and that every op has some. */
+static void check_all(rw_dtype dtype)
+{
     const char *const only = getenv("REWIND_GOLDEN_FILE");
+    DIR *const folder = opendir(REWIND_GOLDEN);
     bool checked = false;
-    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
-        if (only && strcmp(sets[i]->file, only) != 0) continue;
-        check_set(sets[i], dtype);
+    cr_assert(folder, "cannot open %s", REWIND_GOLDEN);
+    for (const struct dirent *e; (e = readdir(folder));) {
+        const char *const end = strstr(e->d_name, ".golden");
+        if (!end || strlen(end) != 7 || !strcmp(e->d_name, "models.golden") || (only && strcmp(e->d_name, only)))
+            continue;
+        const struct golden_set set = set_of(e->d_name);
+        check_set(&set, dtype);
         checked = true;
     }
+    closedir(folder);
     cr_assert(checked, "no file %s", only);
+    if (!only && dtype == RW_F64) expect_every_op();
 }
 
 Test(golden, float64)

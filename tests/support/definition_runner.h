@@ -117,7 +117,7 @@ struct def_operand *def_operand(struct def_trial *c, int i, rw_shape s, enum def
 void def_split(rw_shape s, int axis, int64_t *outer, int64_t *extent, int64_t *inner);
 
 /* The tables, each terminated by an entry without a name. */
-extern const struct definition def_select[], def_views[], def_pointwise[], def_reduce[], def_products[], def_norms[],
-    def_losses[], def_images[], def_sequences[], def_experts[], def_optimizers[], def_compare[];
+#define DEFINITIONS(table) extern const struct definition table[];
+#include "test_tables.h"
 
 #endif

@@ -39,6 +39,12 @@ struct op_case *op_case_next(enum op_group group, op_build build, op_sizes sizes
     return c;
 }
 
+void op_case_count(struct op_case *c, op_count count)
+{
+    c->count = count;
+    count(c);
+}
+
 /* A name that matches no case must not pass as a success. */
 static void keep_wanted(void)
 {
@@ -57,28 +63,8 @@ static void keep_wanted(void)
 const struct op_case *op_cases(size_t *ret_n)
 {
     static void (*const families[])(void) = {
-        op_cases_attention,
-        op_cases_attention_options,
-        op_cases_compare,
-        op_cases_conv,
-        op_cases_einsum,
-        op_cases_gather,
-        op_cases_groups,
-        op_cases_losses,
-        op_cases_moe,
-        op_cases_more_reductions,
-        op_cases_norms,
-        op_cases_functions,
-        op_cases_pointwise,
-        op_cases_pool,
-        op_cases_products,
-        op_cases_quantized,
-        op_cases_random,
-        op_cases_recurrent,
-        op_cases_reductions,
-        op_cases_select,
-        op_cases_shapes,
-        op_cases_tables,
+#define OP_CASES(family) family,
+#include "test_tables.h"
     };
     if (!n_table) {
         for (size_t i = 0; i < sizeof families / sizeof *families; i++) families[i]();
@@ -93,6 +79,6 @@ const struct op_case *op_case_named(const char *name, size_t length)
     size_t n;
     const struct op_case *const all = op_cases(&n);
     for (size_t i = 0; i < n; i++)
-        if (!all[i].large && strcspn(all[i].name, " ,") == length && !memcmp(all[i].name, name, length)) return &all[i];
+        if (!all[i].large && !strncmp(all[i].name, name, length) && strchr(" ,", all[i].name[length])) return &all[i];
     return NULL;
 }

@@ -67,6 +67,9 @@ typedef void (*op_sizes)(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_
 /* M is the case's own result, and its gradient at |w|: no terms cancel. */
 void op_values(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 
+/* Sets c->r from the operands and the parameters of c: op_roundings.h. */
+typedef void (*op_count)(struct op_case *c);
+
 struct op_case {
     char name[96];
     enum op_group group;
@@ -75,6 +78,7 @@ struct op_case {
     int n; /* operands */
     struct op_operand in[OP_INPUTS];
     struct roundings r[1 + OP_INPUTS]; /* of the result, and of each gradient */
+    op_count count;                    /* sets them, if they depend on the shapes */
     /* Read by build. */
     uint32_t axes;
     int axis;
@@ -102,7 +106,7 @@ struct op_case {
    the program if there is none. */
 const struct op_case *op_cases(size_t *ret_n);
 
-/* The first case whose name begins with this word, without large ones; NULL if there is none. */
+/* The first case whose name begins with these words, without large ones; NULL if there is none. */
 const struct op_case *op_case_named(const char *name, size_t length);
 
 /* The shape of the input that an operand is made from, and the operand made from it. */

@@ -275,11 +275,6 @@ void op_count_normalize(struct op_case *c)
     c->r[1].n = 3 * n + 16;
 }
 
-void op_count_cumsum(struct op_case *c)
-{
-    c->r[0].n = c->r[1].n = extent(c->in[0].shape, c->axis);
-}
-
 /* ---- the others ---- */
 
 /*

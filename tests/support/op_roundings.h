@@ -80,7 +80,6 @@ void op_count_prod(struct op_case *c);
 void op_count_var(struct op_case *c);
 void op_count_norm_of(struct op_case *c);
 void op_count_normalize(struct op_case *c);
-void op_count_cumsum(struct op_case *c);
 void op_count_einsum(struct op_case *c);
 void op_count_mse(struct op_case *c);
 void op_count_broadcast_to(struct op_case *c);

@@ -153,10 +153,6 @@ static void more_reductions(struct trial *m, struct world *w)
     TENSOR("normalize", RW_ERR_ARGUMENT, rw_normalize(t, w->x, 2, 1, 1e39));
     TENSOR("normalize", RW_ERR_ARGUMENT, rw_normalize(t, w->x, 0, 1, 1e-6));
     TENSOR("normalize", RW_ERR_DTYPE, rw_normalize(t, w->index, 2, 0, 1e-6));
-    TENSOR("rw_cumsum", RW_ERR_ARGUMENT, rw_cumsum(t, NULL, 0));
-    TENSOR("rw_cumsum", RW_ERR_SHAPE, rw_cumsum(t, w->x, 2));
-    TENSOR("rw_cumsum", RW_ERR_SHAPE, rw_cumsum(t, w->scalar, -1));
-    TENSOR("rw_cumsum", RW_ERR_DTYPE, rw_cumsum(t, w->index, 0));
 }
 
 /* Reductions with invalid axes or types. */

@@ -41,15 +41,15 @@ struct trial {
     const char *function, *call;
     rw_status expected, got;
     bool silent;                  /* the call has no context: its message is that of NULL */
+    /* Whether the line is the wanted one, whose text is then stored. */
+    bool (*is_at)(struct trial *m, const char *function, const char *call, rw_status expected, bool silent);
     void (*begin)(struct trial *m); /* records the state of the world before the call */
     struct world *world;
 };
 
-bool trial_is_at(struct trial *m, const char *function, const char *call, rw_status expected, bool silent);
-
 #define TRIAL(function, call, expected, silent, made, got_)                       \
     do {                                                                          \
-        if (trial_is_at(m, function, call, expected, silent)) {                   \
+        if (m->is_at(m, function, call, expected, silent)) {                   \
             made;                                                                 \
             m->begin(m);                                                          \
             m->got = (got_);                                                      \
@@ -71,17 +71,8 @@ bool trial_is_at(struct trial *m, const char *function, const char *call, rw_sta
 #define ALLOWED_OF(function, made, what_must_be) \
     TRIAL(function, #what_must_be, RW_OK, true, made, (what_must_be) ? RW_OK : RW_ERR_MISMATCH)
 
-/* One function for each header, or for a part of one. */
-void mistakes_with_pointwise_ops(struct trial *m, struct world *w);
-void mistakes_with_products(struct trial *m, struct world *w);
-void mistakes_with_shapes(struct trial *m, struct world *w);
-void mistakes_with_losses(struct trial *m, struct world *w);
-void mistakes_with_custom_ops(struct trial *m, struct world *w);
-void mistakes_with_tapes(struct trial *m, struct world *w);
-void mistakes_with_parameters(struct trial *m, struct world *w);
-void mistakes_with_contexts(struct trial *m, struct world *w);
-void mistakes_with_regions(struct trial *m, struct world *w);
-void mistakes_with_sequences(struct trial *m, struct world *w);
-void mistakes_with_steps(struct trial *m, struct world *w);
+/* One function for each header, or for a part of one; an op may have its own beside its cases. */
+#define MISTAKES(table) void table(struct trial *m, struct world *w);
+#include "test_tables.h"
 
 #endif

@@ -176,7 +176,7 @@ static bool zeros_make(struct def_trial *c)
 /* ---- along one axis ---- */
 
 enum { ALONG_OP, ALONG_RANK, ALONG_AXIS, ALONG_NEGATIVE, ALONG_LONG, ALONG_LAYOUT };
-enum { SOFTMAX, LOG_SOFTMAX, CUMSUM, NORMALIZE_1, NORMALIZE_2, NORMALIZE_INFINITY, ALONG_OPS };
+enum { SOFTMAX, LOG_SOFTMAX, NORMALIZE_1, NORMALIZE_2, NORMALIZE_INFINITY, ALONG_OPS };
 
 static double above_one(const struct def_trial *c, int64_t i)
 {
@@ -205,7 +205,6 @@ static bool along_record(rw_tape *t, rw_tensor **x, const struct def_trial *c, r
     switch (c->v[ALONG_OP]) {
     case SOFTMAX: y[0] = rw_softmax(t, x[0], axis); break;
     case LOG_SOFTMAX: y[0] = rw_log_softmax(t, x[0], axis); break;
-    case CUMSUM: y[0] = rw_cumsum(t, x[0], axis); break;
     case NORMALIZE_1: y[0] = rw_normalize(t, x[0], 1, axis, 0x1p-10); break;
     case NORMALIZE_2: y[0] = rw_normalize(t, x[0], 2, axis, 0x1p-10); break;
     default: y[0] = rw_normalize(t, x[0], INFINITY, axis, 0x1p-10); break;
@@ -213,19 +212,18 @@ static bool along_record(rw_tape *t, rw_tensor **x, const struct def_trial *c, r
     return y[0];
 }
 
-/* Softmax, cumulative sum or normalization of one row. */
+/* Softmax or normalization of one row. */
 static void along_row(int op, const real *x, real *y, int64_t n, int64_t step)
 {
     real sum = 0;
     for (int64_t k = 0; k < n; k++) {
         const real v = x[k * step];
         if (op <= LOG_SOFTMAX) sum += expl(v);
-        else if (op == CUMSUM) y[k * step] = sum += v;
         else if (op == NORMALIZE_INFINITY) sum = fmaxl(sum, fabsl(v));
         else sum += op == NORMALIZE_1 ? fabsl(v) : v * v;
     }
     if (op == NORMALIZE_2) sum = sqrtl(sum);
-    for (int64_t k = 0; k < n && op != CUMSUM; k++)
+    for (int64_t k = 0; k < n; k++)
         y[k * step] = op == SOFTMAX       ? expl(x[k * step]) / sum
                       : op == LOG_SOFTMAX ? x[k * step] - logl(sum)
                                           : x[k * step] / sum;
@@ -307,7 +305,7 @@ const struct definition def_reduce[] = {
       .back_roundings = 10,
       .stored = 6 },
     { .name = "along an axis",
-      .ops = "softmax log_softmax cumsum div leave take",
+      .ops = "softmax log_softmax div leave take",
       .factor = { { "op", ALONG_OPS },
                   { "rank", 4 },
                   { "axis", 4 },

@@ -46,7 +46,7 @@ static void add_attention(void)
         c->causal = all[i].causal;
         c->value = all[i].scale;
         c->dropout = all[i].dropout;
-        op_count_attention(c);
+        op_case_count(c, op_count_attention);
         c->large = all[i].large;
         c->tiled = all[i].d == 64 && all[i].seq * all[i].kv_seq > 2000;
         op_case_describe(c, "attention%s%s%s", c->causal ? " causal" : "", c->value != 0 ? " scaled" : "",
@@ -83,7 +83,7 @@ static void add_two_widths(void)
         c->causal = all[i].causal;
         c->value = 0;
         c->dropout = all[i].dropout;
-        op_count_attention(c);
+        op_case_count(c, op_count_attention);
         c->large = all[i].large;
         op_case_describe(c, "attention of two widths%s%s", c->causal ? " causal" : "",
                          c->dropout > 0 ? " dropout" : "");
@@ -103,7 +103,7 @@ static void add_ropes(void)
             c->in[0] = shapes[i];
             c->value = given ? 50 : 10000;
             if (given) c->shape = S(shapes[i].shape.dim[2]);
-            op_count_rope(c);
+            op_case_count(c, op_count_rope);
             c->large = rw_shape_numel(shapes[i].shape) > 4096;
             op_case_describe(c, given ? "rope of positions" : "rope");
             struct op_case *const of_pairs = op_case_next(OP_ATTENTION, op_build_rope_interleaved,
@@ -118,7 +118,7 @@ static void add_ropes(void)
             own->sizes = op_sizes_rope_with;
             own->keep = i % 2;
             own->value = given ? 1.25 : 1;
-            op_count_rope_with(own);
+            op_case_count(own, op_count_rope_with);
             op_case_describe(own, given ? "rope_with frequencies, of positions" : "rope_with frequencies");
         }
 }

@@ -317,7 +317,7 @@ static void add_options(void)
         c->causal = all[i].causal;
         c->value = 0;
         c->dropout = all[i].dropout;
-        op_count_attention_options(c);
+        op_case_count(c, op_count_attention_options);
         c->large = false;
         c->tiled = all[i].q.dim[2] > 100;
         op_case_describe(c, "attention with %s", all[i].name);
@@ -334,7 +334,7 @@ static void add_merges(void)
         c->in[3].shape = c->in[2].shape;
         c->in[1].layout = i == 1 ? OP_MIDDLE : OP_DENSE;
         c->in[2].range = c->in[3].range = OP_SCORES;
-        op_count_attention_merge(c);
+        op_case_count(c, op_count_attention_merge);
         op_case_describe(c, "attention_merge");
     }
 }

@@ -36,7 +36,7 @@ void op_cases_groups(void)
             c->in[1].shape = c->in[2].shape = S(s.dim[1]);
             c->axis = form == 2 ? all[i].groups : 0;
             c->value = 1e-3;
-            op_count_groups(c);
+            op_case_count(c, op_count_groups);
             c->large = rw_shape_numel(s) > 4096;
             op_case_describe(c, "%s%s of %d", kind > 3 ? "plain " : "", names[form], c->axis);
         }

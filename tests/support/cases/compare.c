@@ -25,7 +25,7 @@ static struct op_case *pair(op_build build, size_t i, enum op_range range, struc
     c->r[0] = y;
     for (int j = 0; j < 2; j++) c->in[j] = pairs[i][j], c->in[j].range = range, c->r[1 + j] = g;
     c->large = rw_shape_numel(op_broadcast(c->in[0].shape, c->in[1].shape)) > 4096;
-    op_count_broadcast(c);
+    op_case_count(c, op_count_broadcast);
     return c;
 }
 
@@ -97,7 +97,7 @@ static void clamp_by_tensors(void)
         for (int n = 2; n <= 3; n++) {
             struct op_case *const c = op_case_next(OP_POINTWISE, op_build_clamp_tensor, op_values, n);
             for (int k = 0; k < n; k++) c->in[k] = all[i][k];
-            op_count_broadcast(c);
+            op_case_count(c, op_count_broadcast);
             c->r[3].n = (int)rw_shape_numel(all[i][0].shape); /* all of them may be summed into an element of high */
             op_case_describe(c, "clamp_tensor");
         }

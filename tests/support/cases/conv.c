@@ -51,7 +51,7 @@ void op_cases_conv(void)
                                         : S(out, all[i].c / all[i].groups, all[i].kh, all[i].kw);
             c->in[2].shape = S(out);
             c->shape = S(all[i].stride, all[i].padding, all[i].dilation, all[i].groups);
-            op_count_conv(c);
+            op_case_count(c, op_count_conv);
             c->large = all[i].large;
             op_case_describe(c, "%s %lld %lld %lld %lld", transposed ? "conv_transpose2d" : "conv2d",
                              (long long)all[i].stride, (long long)all[i].padding, (long long)all[i].dilation,

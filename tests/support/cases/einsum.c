@@ -49,7 +49,7 @@ void op_cases_einsum(void)
         struct op_case *const c = op_case_next(OP_PRODUCTS, op_build_einsum, OP_TERMS, all[i].n);
         for (int k = 0; k < all[i].n; k++) c->in[k] = all[i].x[k];
         c->equation = all[i].equation;
-        op_count_einsum(c);
+        op_case_count(c, op_count_einsum);
         op_case_describe(c, "einsum %s", c->equation);
     }
 }

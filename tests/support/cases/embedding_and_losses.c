@@ -15,7 +15,7 @@ void op_cases_tables(void)
         c->in[0].shape = tables[i][0];
         c->shape = tables[i][1];
         c->keep = form % 2;
-        op_count_embedding(c);
+        op_case_count(c, op_count_embedding);
         c->large = i == 6;
         op_case_describe(c, c->keep ? "embedding beside a sum, of %lld" : "embedding of %lld",
                          (long long)rw_shape_numel(c->shape));
@@ -25,7 +25,7 @@ void op_cases_tables(void)
         c->in[0].shape = tables[i][0];
         c->shape = tables[i][1];
         c->axis = i % 2 ? -1 : 0;
-        op_count_embedding(c);
+        op_case_count(c, op_count_embedding);
         op_case_describe(c, "embedding_with a padding row of %lld", (long long)rw_shape_numel(c->shape));
     }
     const struct {
@@ -55,7 +55,7 @@ void op_cases_tables(void)
         c->axis = losses[i].ignored;
         c->value = losses[i].offset;
         c->no_sum = true;
-        op_count_cross_entropy(c);
+        op_case_count(c, op_count_cross_entropy);
         c->large = i == 8;
         op_case_describe(c, "cross_entropy%s%s", c->ignoring ? " ignoring" : "", c->value ? " far from 0" : "");
     }
@@ -66,7 +66,7 @@ void op_cases_tables(void)
         struct op_case *const c = op_case_next(OP_TABLES, op_build_mse_loss, op_sizes_mse, 2);
         for (int k = 0; k < 2; k++) c->in[k].shape = pairs[i][k];
         c->no_sum = true;
-        op_count_mse(c);
+        op_case_count(c, op_count_mse);
         c->large = i == 4;
         op_case_describe(c, "mse_loss");
     }

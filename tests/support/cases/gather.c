@@ -139,7 +139,7 @@ static void bags_with(void)
             c->causal = forms[k].offsets;
             c->keep = forms[k].ends;
             c->value = forms[k].padding ? 0 : -1;
-            op_count_bag_with(c);
+            op_case_count(c, op_count_bag_with);
             op_case_describe(c, "embedding_bag_with form %d of %d", (int)k, (int)rw_shape_numel(c->shape));
         }
 }

@@ -34,8 +34,8 @@ static struct op_case *row_case(const struct op_operand *logits, struct op_loss 
         c->in[1].range = OP_POSITIVE;
     }
     take(c, loss, rows, ignoring);
-    if (soft) op_count_soft_loss(c);
-    else op_count_row_loss(c);
+    if (soft) op_case_count(c, op_count_soft_loss);
+    else op_case_count(c, op_count_row_loss);
     return c;
 }
 
@@ -106,7 +106,7 @@ static void add_linear(void)
             rows.dim[rows.rank] = 0;
             take(c, kinds[k], rows, k % 2);
             c->loss.chunk = i == 6 ? 64 * kinds[k].chunk : kinds[k].chunk;
-            op_count_linear_loss(c);
+            op_case_count(c, op_count_linear_loss);
             c->large = i == 6;
             op_case_describe(c, "linear_cross_entropy option %d", (int)k);
         }
@@ -126,7 +126,7 @@ static void add_nll(void)
             c->in[0] = shapes[i];
             c->in[0].range = OP_SCORES;
             take(c, (struct op_loss){ .weighted = r != RW_REDUCTION_SUM, .reduction = (rw_reduction)r }, rows, r);
-            op_count_nll(c);
+            op_case_count(c, op_count_nll);
             op_case_describe(c, "nll_loss reduction %d", r);
         }
 }
@@ -173,7 +173,7 @@ static void add_elements(void)
                 c->keep = ops[i].keep;
                 c->loss.reduction = (rw_reduction)r;
                 c->no_sum = r != RW_REDUCTION_NONE;
-                ops[i].count(c);
+                op_case_count(c, ops[i].count);
                 op_case_describe(c, "%s reduction %d", ops[i].name, r);
             }
 }

@@ -13,7 +13,7 @@ static void add_plain(const struct op_operand *shapes, size_t n)
             c->rms = rms;
             c->value = 1e-3;
             c->in[0] = shapes[i];
-            op_count_norm(c);
+            op_case_count(c, op_count_norm);
             op_case_describe(c, "plain %s", rms ? "rmsnorm" : "layernorm");
         }
 }
@@ -42,7 +42,7 @@ void op_cases_norms(void)
             c->value = 1e-3;
             c->in[0] = shapes[i];
             c->in[1].shape = c->in[2].shape = S(width);
-            op_count_norm(c);
+            op_case_count(c, op_count_norm);
             c->large = rw_shape_numel(s) > 10000;
             op_case_describe(c, "%s%s", kind == 2 ? "rmsnorm" : "layernorm", c->keep ? " beside" : "");
         }

@@ -57,7 +57,7 @@ void op_cases_pointwise(void)
                 c->in[j].range = ops[i].range[j];
                 c->r[1 + j] = ops[i].g[j];
             }
-            op_count_broadcast(c);
+            op_case_count(c, op_count_broadcast);
             c->large = rw_shape_numel(op_broadcast(c->in[0].shape, c->in[1].shape)) > 4096;
             op_case_describe(c, "%s", ops[i].name);
         }

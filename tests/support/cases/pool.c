@@ -26,7 +26,7 @@ static void add_options(void)
             c->shape = all[i].how;
             c->shape.dim[form ? 4 : 6] = 0; /* of the other operand */
             c->keep = form == 2;
-            op_count_pool(c);
+            op_case_count(c, op_count_pool);
             c->large = rw_shape_numel(all[i].x.shape) > 4096;
             op_case_describe(c, "%s option %d", form == 2 ? "avg_pool2d inside" : form ? "avg_pool2d" : "max_pool2d",
                              (int)i);
@@ -54,7 +54,7 @@ static void add_adaptive(void)
                                                    most ? op_values : OP_TERMS, 1);
             c->in[0] = all[i].x;
             c->shape = S(all[i].height, all[i].width);
-            op_count_adaptive_pool(c);
+            op_case_count(c, op_count_adaptive_pool);
             c->large = rw_shape_numel(all[i].x.shape) > 4096;
             op_case_describe(c, "adaptive_%s_pool2d to %lldx%lld", most ? "max" : "avg", (long long)all[i].height,
                              (long long)all[i].width);
@@ -92,7 +92,7 @@ void op_cases_pool(void)
             c->in[0].range = OP_SIGNED;
             c->keep = form == 2;
             if (form < 3) c->shape = S(all[i].kernel[0], all[i].kernel[1], all[i].stride, all[i].padding);
-            op_count_pool(c);
+            op_case_count(c, op_count_pool);
             c->large = rw_shape_numel(all[i].x.shape) > 4096;
             op_case_describe(c, "%s %lldx%lld %lld %lld", names[form], (long long)all[i].kernel[0],
                              (long long)all[i].kernel[1], (long long)all[i].stride, (long long)all[i].padding);

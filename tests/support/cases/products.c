@@ -36,7 +36,7 @@ void op_cases_products(void)
     for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
         struct op_case *const c = op_case_next(OP_PRODUCTS, op_build_matmul, OP_TERMS, 2);
         c->in[0] = products[i].a, c->in[1] = products[i].b;
-        op_count_product(c);
+        op_case_count(c, op_count_product);
         c->large = rw_shape_numel(c->in[0].shape) > 4096;
         op_case_describe(c, "matmul");
     }
@@ -47,7 +47,7 @@ void op_cases_products(void)
             c->in[0] = (struct op_operand){ .shape = op_product(c->in[1].shape, c->in[2].shape),
                                             .layout = lives ? OP_CUT : OP_DENSE };
             c->keep = lives;
-            op_count_matmul_add(c);
+            op_case_count(c, op_count_matmul_add);
             c->large = rw_shape_numel(c->in[1].shape) > 4096;
             op_case_describe(c, "matmul_add");
         }
@@ -66,8 +66,8 @@ void op_cases_products(void)
             const int64_t in = x.dim[x.rank - 1];
             c->in[0] = layers[i].x;
             c->in[1].shape = S(layers[i].out, in), c->in[2].shape = S(layers[i].out);
-            if (gelu) op_count_linear_gelu(c);
-            else op_count_linear(c);
+            if (gelu) op_case_count(c, op_count_linear_gelu);
+            else op_case_count(c, op_count_linear);
             c->large = rw_shape_numel(x) > 4096;
             op_case_describe(c, gelu ? "linear_gelu" : "linear");
         }
@@ -81,7 +81,7 @@ void op_cases_products(void)
             c->in[2].shape = S(layers[i].out, s.dim[s.rank - 1]), c->in[3].shape = S(layers[i].out);
             s.dim[s.rank - 1] = layers[i].out;
             c->in[0] = (struct op_operand){ .shape = s, .layout = c->keep && s.rank > 1 ? OP_CUT : OP_DENSE };
-            op_count_linear_add(c);
+            op_case_count(c, op_count_linear_add);
             c->large = rw_shape_numel(layers[i].x.shape) > 4096;
             op_case_describe(c, "linear_add");
         }

@@ -39,7 +39,7 @@ static void convolutions(void)
         c->in[0] = all[i / 2].x;
         c->in[1].shape = S(x.dim[2], all[i / 2].taps);
         c->in[2].shape = S(x.dim[2]);
-        op_count_causal_conv1d(c);
+        op_case_count(c, op_count_causal_conv1d);
         c->large = rw_shape_numel(x) > 4096;
         op_case_describe(c, "causal_conv1d of %lld%s", (long long)all[i / 2].taps, i % 2 ? " and a bias" : "");
     }
@@ -472,7 +472,7 @@ static void scans(void)
         c->in[1] = (struct op_operand){ .shape = S(s[0], s[1], s[2]), .range = OP_SIGNED };
         c->in[2].shape = S(s[0], s[1], 2, s[4], s[5]);
         c->in[3].shape = S(s[2], 1 + s[0] * s[3] * s[5]);
-        op_count_ssd_scan(c);
+        op_case_count(c, op_count_ssd_scan);
         c->large = s[1] > 8;
         op_case_describe(c, "ssd_scan by %d", c->axis);
     }

@@ -54,7 +54,7 @@ static void add_reductions(void)
             c->in[0].range = ops[i].range;
             c->axes = shapes[k].axes;
             c->keep = k % 2;
-            ops[i].count(c);
+            op_case_count(c, ops[i].count);
             c->large = rw_shape_numel(s) > 4096;
             op_case_describe(c, "%s of axes %x", ops[i].name, c->axes);
         }
@@ -65,7 +65,7 @@ static void add_reductions(void)
         struct op_case *const c = op_case_next(OP_REDUCTIONS, op_build_sum_to, OP_TERMS, 1);
         c->in[0].shape = down[i].from;
         c->shape = down[i].to;
-        op_count_sum_to(c);
+        op_case_count(c, op_count_sum_to);
         c->large = i == 3;
         op_case_describe(c, "sum_to");
     }
@@ -93,7 +93,7 @@ static void add_softmaxes(void)
             c->in[0] = shapes[i].x;
             c->in[0].range = OP_SCORES;
             c->axis = shapes[i].axis;
-            (logarithm ? op_count_log_softmax : op_count_softmax)(c);
+            op_case_count(c, logarithm ? op_count_log_softmax : op_count_softmax);
             c->large = rw_shape_numel(s) > 4096;
             op_case_describe(c, "%s along %d", logarithm ? "log_softmax" : "softmax", c->axis);
         }
@@ -106,7 +106,7 @@ static void add_softmaxes(void)
         c->in[0].range = OP_SCORES;
         c->axis = -1;
         c->value = (double)0.7f;
-        op_count_softmax(c);
+        op_case_count(c, op_count_softmax);
         c->large = rw_shape_numel(scores[i].shape) > 4096;
         op_case_describe(c, "causal_softmax");
     }

@@ -39,7 +39,7 @@ void op_cases_shapes(void)
                                         (struct op_operand){ .shape = wide[i][0] });
         c->sizes = OP_TERMS;
         c->shape = wide[i][1];
-        op_count_broadcast_to(c);
+        op_case_count(c, op_count_broadcast_to);
     }
     const struct {
         struct op_operand x[3];
