@@ -389,7 +389,7 @@ RW_API rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor
 
 /* ----------------------------------------------------------------------------------------------------------------
  * Shapes. A view costs nothing itself. An op that does not support its strides first copies it to a dense tensor:
- * docs/ops.md lists the operands that each op reads as views ("reads views of").
+ * the table of ops (docs/ops.md) lists the operands that each op reads as views ("reads views of").
  * Errors: RW_ERR_SHAPE for shapes, axes and ranges that do not fit.
  */
 

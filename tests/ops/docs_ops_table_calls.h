@@ -11,7 +11,7 @@
 typedef rw_tensor *(*table_call_fn)(rw_tape *t, rw_dtype dtype);
 
 struct table_call {
-    const char *function, *torch; /* without rw_; torch: as in torch_names.h, NULL if that has it */
+    const char *function, *torch; /* without rw_; torch: PyTorch's name, NULL for an op, which has it in its source */
     table_call_fn record;
 };
 

@@ -70,7 +70,7 @@ def main():
     known = known_terms((ROOT / 'docs/glossary.md').read_text())
     faults = list(faults_of_readme((ROOT / 'README.md').read_text()))
     for page in sorted((ROOT / 'docs').glob('*.md')):
-        if page.name not in ('glossary.md', 'ops.md'): # ops.md is generated, with a legend of its own
+        if page.name not in ('glossary.md', 'ops.md'): # ops.md marks the columns of a table
             faults += faults_of_page(page.name, page.read_text(), known)
     print('\n'.join(faults) or 'the README is short, and every marked term is in the glossary')
     sys.exit(bool(faults))

@@ -1,35 +1,10 @@
 /* Invalid calls of rewind/ops.h and pointwise.h: element-wise ops, and dropout. */
 #include "api/mistakes/table.h"
 
-#include "support/cases/functions.h"
-
 #include <rewind/ops.h>
 #include <rewind/pointwise.h>
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-/* Every function of the table with operands that are not of this tape, and of a type that it does not take. */
-static void unary(struct trial *m, struct world *w)
-{
-    size_t n;
-    static char names[OP_FUNCTIONS_MAX][32]; /* the chosen trial keeps a pointer */
-    const struct op_function *const all = op_functions(&n);
-    for (size_t i = 0; i < n; i++) {
-        if (!all[i].of) continue;
-        snprintf(names[i], sizeof names[i], "rw_%.*s", (int)strcspn(all[i].name, " "), all[i].name);
-#define OF(expected, t, x)                                                      \
-    TRIAL(names[i], #t ", " #x, expected, false, (void)0,                       \
-          op_function_record(t, &all[i], x) ? RW_OK : rw_error_status(m->world->ctx))
-        OF(RW_ERR_ARGUMENT, w->t, NULL);
-        OF(RW_ERR_ARGUMENT, NULL, w->x);
-        OF(RW_ERR_ARGUMENT, w->t, RW_NONE);
-        OF(RW_ERR_ARGUMENT, w->t, w->dead);
-        OF(RW_ERR_DTYPE, w->t, w->index);
-#undef OF
-    }
-}
 
 #define BINARY(fn)                                                              \
     TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, NULL, w->x));                            \
@@ -123,7 +98,6 @@ static void quantized(struct trial *m, struct world *w)
 
 void mistakes_with_pointwise_ops(struct trial *m, struct world *w)
 {
-    unary(m, w);
     binary(m, w);
     dropout(m, w);
     quantized(m, w);

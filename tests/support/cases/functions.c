@@ -1,11 +1,13 @@
 /* Element-wise functions of one operand: see functions.h. */
 #include "support/cases/functions.h"
 
+#include "api/mistakes/table.h"
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -228,4 +230,26 @@ void op_cases_functions(void)
             c->large = rw_shape_numel(shapes[k].shape) > 4096;
             op_case_describe(c, "%s", functions[i].name);
         }
+}
+
+/* ---- invalid calls ---- */
+
+/* Every function of the table with operands that are not of this tape, and of a type that it does not take. */
+void mistakes_with_functions(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    static char names[OP_FUNCTIONS_MAX][32]; /* the chosen trial keeps a pointer */
+    for (size_t i = 0; i < FUNCTIONS; i++) {
+        if (!functions[i].of) continue;
+        snprintf(names[i], sizeof names[i], "rw_%.*s", (int)strcspn(functions[i].name, " "), functions[i].name);
+#define CALL(expected, t, x)                              \
+    TRIAL(names[i], #t ", " #x, expected, false, (void)0, \
+          op_function_record(t, &functions[i], x) ? RW_OK : rw_error_status(m->world->ctx))
+        CALL(RW_ERR_ARGUMENT, t, NULL);
+        CALL(RW_ERR_ARGUMENT, NULL, w->x);
+        CALL(RW_ERR_ARGUMENT, t, RW_NONE);
+        CALL(RW_ERR_ARGUMENT, t, w->dead);
+        CALL(RW_ERR_DTYPE, t, w->index);
+#undef CALL
+    }
 }
