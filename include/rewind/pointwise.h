@@ -32,6 +32,13 @@ RW_API rw_tensor *rw_sign_at(rw_site at, rw_tape *t, rw_tensor *x);
 RW_API rw_tensor *rw_elu_at(rw_site at, rw_tape *t, rw_tensor *x, double alpha);
 #define rw_elu(...) rw_elu_at(RW_HERE, __VA_ARGS__)
 
+/**
+ * x if x > 0, else alpha (exp(x / alpha) - 1); the gradient at 0 is 1. Source: Barron, arXiv 1704.07483.
+ * @param alpha finite and not 0 in the type of x, or RW_ERR_ARGUMENT
+ */
+RW_API rw_tensor *rw_celu_at(rw_site at, rw_tape *t, rw_tensor *x, double alpha);
+#define rw_celu(...) rw_celu_at(RW_HERE, __VA_ARGS__)
+
 /** x if x > 0, else slope x; the gradient at 0 is the slope. */
 RW_API rw_tensor *rw_leaky_relu_at(rw_site at, rw_tape *t, rw_tensor *x, double slope);
 #define rw_leaky_relu(...) rw_leaky_relu_at(RW_HERE, __VA_ARGS__)

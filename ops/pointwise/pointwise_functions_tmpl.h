@@ -137,6 +137,7 @@ ARITH1(gelu_tanh, x *F(sigmoid)(F(gelu_inner)(x)))
 ARITH2(swiglu, x *F(sigmoid)(x) * z)
 ARITH2(pow, F(pow)(x, z))
 ARITH1(elu, F(select)((VM)(x > 0), x, a *F(expm1)(x)))
+ARITH1(celu, F(select)((VM)(x > 0), x, a *F(expm1)(x / a)))
 ARITH1(leaky_relu, F(select)((VM)(x > 0), x, a *x))
 ARITH1(relu6, F(select)((VM)(x > 6), F(all)(6), F(select)((VM)((x > 0) | (x != x)), x, ZERO)))
 ARITH1(hardswish,
@@ -180,6 +181,7 @@ VEC_INLINE void F(op_pow_scalar_backward)(const V *in, V *out, double attr)
 }
 
 ARITH2_WITH(elu_backward, F(select)((VM)(x <= 0), z *(a *F(exp)(x)), z))
+ARITH2_WITH(celu_backward, F(select)((VM)(x <= 0), z *F(exp)(x / a), z))
 ARITH2_WITH(leaky_relu_backward, F(select)((VM)(x > 0), z, a *z))
 ARITH2(relu6_backward, F(select)((VM)((x <= 0) | (x >= 6)), ZERO, z))
 ARITH2(hardswish_backward,

@@ -27,4 +27,9 @@ power(".same", positive(5, 19), normal(5, 19))
 # Powers of 0, and to the power of 0: bases without a logarithm, and products of 0 and infinity.
 case("pow.corners", torch.pow, [torch.tensor([0.0, 0, 0, 2, 2]), torch.tensor([2.0, 0, 1, 0, -1])],
      sizes=lambda w, y, a, b: (y, *[1 + x for x in gradients(torch.pow, [a, b], w.abs())[1]]))
+for variant, x in [("", spread), (".far", far)]:
+    # An error of x / 1.5 is one of the exponential, times x / 1.5. PyTorch's gradient rounds alpha to float32: 1.5 is
+    # exact there.
+    case("celu" + variant, lambda x: F.celu(x, 1.5), [x],
+         sizes=lambda w, y, x: (y, w * torch.where(x > 0, 1, (x / 1.5).exp() * (1 - x / 1.5))))
 write(__file__)

@@ -86,6 +86,7 @@ FUNCTION(silu, rw_silu(t, x), x *sigmoid(x))
 FUNCTION(gelu, rw_gelu(t, x), x *erfcl(-x * sqrtl(0.5L)) / 2)
 FUNCTION(gelu_tanh, rw_gelu_tanh(t, x), x / 2 * (1 + tanhl(sqrtl(2 / PI) * (x + 0.044715L * x * x * x))))
 FUNCTION(elu, rw_elu(t, x, a), x > 0 ? x : a * expm1l(x))
+FUNCTION(celu, rw_celu(t, x, a), x > 0 ? x : a * expm1l(x / a))
 FUNCTION(leaky_relu, rw_leaky_relu(t, x, a), x > 0 ? x : a * x)
 FUNCTION(relu6, rw_relu6(t, x), relu6(x))
 FUNCTION(hardswish, rw_hardswish(t, x), x *relu6(x + 3) / 6)
@@ -127,6 +128,8 @@ static const struct op_function functions[] = {
     { "gelu", OF(gelu), near_zero, op_sizes_gelu, OP_WIDE, 0, { N_GELU, 0 }, { N_GELU_G, 0 } },
     { "gelu_tanh", OF(gelu_tanh), near_zero, op_sizes_gelu_tanh, OP_WIDE, 0, { N_GELU_TANH, 0 }, { N_GELU_TANH_G, 0 } },
     { "elu", OF(elu), off_kinks, op_values, OP_WIDE, 1.7, { N_F + 2, 0 }, { N_F + 3, 0 } },
+    /* alpha is rounded, and so is x / alpha, down to -6, whose errors an exponential multiplies by that. */
+    { "celu", OF(celu), off_kinks, op_values, OP_WIDE, 1.5, { N_F + 4, 0 }, { N_F + 13, 0 } },
     { "leaky_relu", OF(leaky_relu), off_kinks, op_values, OP_WIDE, 0.2, { 2, 0 }, { 2, 0 } },
     { "relu6", OF(relu6), off_kinks, op_values, OP_WIDE, 0, { 0, 0 }, { 0, 0 } },
     { "hardswish", OF(hardswish), off_kinks, op_values, OP_WIDE, 0, { 3, 0 }, { 3, 0 } },
@@ -137,7 +140,7 @@ static const struct op_function functions[] = {
 };
 #define FUNCTIONS (sizeof functions / sizeof *functions)
 
-/* As in PyTorch: at NaN, backward of relu, relu6, elu and hardswish passes the upstream gradient on. */
+/* As in PyTorch: at NaN, backward of relu, relu6, elu, celu and hardswish passes the upstream gradient on. */
 static const struct op_corner corners[] = {
     { "abs", 0, 0, 0 },
     { "abs", -0.0, 0, 0 },
@@ -152,6 +155,9 @@ static const struct op_corner corners[] = {
     { "relu6", NAN, NAN, 1 },
     { "elu", 0, 0, 1.75 },
     { "elu", NAN, NAN, 1 },
+    { "celu", 0, 0, 1 },
+    { "celu", -INFINITY, -1.5, 0 },
+    { "celu", NAN, NAN, 1 },
     { "leaky_relu", 0, 0, 0.25 },
     { "leaky_relu", NAN, NAN, 0.25 },
     { "hardswish", -3, 0, 0 },
@@ -234,7 +240,8 @@ void op_cases_functions(void)
 
 /* ---- invalid calls ---- */
 
-/* Every function of the table with operands that are not of this tape, and of a type that it does not take. */
+/* Every function of the table with operands that are not of this tape, and of a type that it does not take; and
+   constants. */
 void mistakes_with_functions(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -252,4 +259,8 @@ void mistakes_with_functions(struct trial *m, struct world *w)
         CALL(RW_ERR_DTYPE, t, w->index);
 #undef CALL
     }
+    TENSOR("rw_celu", RW_ERR_ARGUMENT, rw_celu(t, w->x, 0));
+    TENSOR("rw_celu", RW_ERR_ARGUMENT, rw_celu(t, w->x, 1e-60));
+    TENSOR("rw_celu", RW_ERR_ARGUMENT, rw_celu(t, w->wide, INFINITY));
+    TENSOR("rw_celu", RW_ERR_ARGUMENT, rw_celu(t, w->half, NAN));
 }
