@@ -1,4 +1,5 @@
 /* CUDA kernels of attention_bias and attention_seen (attention_bias_matrix.c), one thread per element. */
+/* machine_code.py: \w+_kernel(<.*>)?: only for gradients of gradients */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

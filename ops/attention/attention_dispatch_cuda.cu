@@ -6,6 +6,8 @@
  * is the same for forward and replay. It does not depend on operand addresses: operands that a fast kernel cannot load
  * are copied first.
  */
+/* machine_code.py: pack_kernel: operands that begin off an aligned address */
+/* machine_code.py: span_kernel: eight bytes for each row */
 #include "device/cuda/cudnn/sdpa.h"
 #include "ops/attention/attention_cuda.cuh"
 #include "ops/common/partial_sums.cuh"

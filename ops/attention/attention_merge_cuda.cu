@@ -1,4 +1,5 @@
 /* CUDA kernels that merge two attentions: one warp per row of d elements. */
+/* machine_code.py: \w+_kernel<.*>: operands of any layout, a warp for each row */
 #include "device/cuda/kernel.cuh"
 
 #include <rewind/op.h>

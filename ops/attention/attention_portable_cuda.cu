@@ -6,6 +6,7 @@
  * along the rows for the operand that the scores are multiplied by. A head wider than SLICE columns is cut into slices,
  * each of which computes the scores again.
  */
+/* machine_code.py: \w+<.*>: limited by arithmetic */
 #include "ops/attention/attention_vectorized_loads.cuh"
 
 #include <cstring>

@@ -1,4 +1,5 @@
 /* attention on CUDA: computes the row statistics (log-sum-exp and delta) that the backward kernels need. */
+/* machine_code.py: stream stat_kernel<{ANY}>: store=0, share=1 */
 #include "ops/attention/attention_vectorized_loads.cuh"
 
 namespace

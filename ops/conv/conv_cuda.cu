@@ -7,6 +7,10 @@
  * is the same for forward and replay. It does not depend on operand addresses: operands that the library cannot load
  * are copied first.
  */
+/* machine_code.py: tile_kernel<.*>: limited by arithmetic; what is multiplied is gathered element by element */
+/* machine_code.py: depthwise(_weight)?_kernel<.*>: taps of a pixel, each read from the cache by its neighbours */
+/* machine_code.py: pack_kernel<.*>: rows of any width, beside the product that reads them */
+/* machine_code.py: plus_kernel<.*>: of a weight, beside the product whose result it reads */
 #include "device/cuda/cudnn/conv.h"
 #include "device/cuda/kernel.cuh"
 #include "ops/common/wide_copies.cuh"

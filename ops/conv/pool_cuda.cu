@@ -1,4 +1,6 @@
 /* CUDA kernels of pooling: one thread per element of the result; adjacent threads process adjacent channels. */
+/* machine_code.py: (max|avg|pick|backward)_kernel<.*>: windows: elements side by side, each read from the cache
+   again */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

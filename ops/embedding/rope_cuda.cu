@@ -2,6 +2,8 @@
  * CUDA kernels of rope: a table of cosines and sines, computed in double once per position, then one pass over the
  * pairs.
  */
+/* machine_code.py: stream rotate_kernel<(float, 4|__half, 8|__nv_bfloat16, 8|double, 2)>: stores=2 */
+/* machine_code.py: (table|rotate)_kernel<.*>: a table per call; heads that do not divide into packs */
 #include "ops/common/elementwise_map.cuh"
 
 #include "ops/embedding/rope.h"

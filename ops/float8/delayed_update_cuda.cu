@@ -1,4 +1,6 @@
 /* CUDA kernels of delayed scaling: amaxes with one thread each, an update with one block per history. */
+/* machine_code.py: note_kernel: one block */
+/* machine_code.py: update_kernel: a block for each history: few numbers */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

@@ -3,6 +3,8 @@
  * encoding; if the scale is given, the first one encodes. With block scales there is one: a group of threads, a warp or
  * a block, reads its elements, reduces their amax, and encodes them.
  */
+/* machine_code.py: (part|codes|block|decode)_kernel<.*>: elements side by side, a byte of each */
+/* machine_code.py: (note|scale)_kernel: one block */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

@@ -3,6 +3,12 @@
  * describes; its backward writes the gradient over the logits. The elements that a thread adds depend on the row's
  * index, not on addresses. One block adds the losses of the rows, and the sums of squared differences, in double.
  */
+/* machine_code.py: stream lse_kernel<{ANY}>: store=0, share=1 */
+/* machine_code.py: stream backward_kernel<{ANY}> */
+/* machine_code.py: stream joint_kernel<{ANY}> */
+/* machine_code.py: stream square_kernel<{ANY}>: store=0, share=1 */
+/* machine_code.py: (mean|factor|mse_mean)_kernel<.*>: one block: a number per row */
+/* machine_code.py: weights_kernel<.*>: writes rows of zeros and one number; only for gradients of gradients */
 #include "ops/common/elementwise_map.cuh"
 #include "ops/loss/logits_row.cuh"
 

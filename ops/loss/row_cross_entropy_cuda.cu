@@ -2,6 +2,11 @@
  * CUDA kernels of cross-entropy by row (row_cross_entropy.c): one block per row, as for cross_entropy (logits_row.cuh).
  * Smoothing and class weights are handled in the same pass over the logits.
  */
+/* machine_code.py: stream rows_kernel<{ANY}, false>: store=0, share=1 */
+/* machine_code.py: stream rows_backward_kernel<{ANY}, false> */
+/* machine_code.py: rows_(backward_)?kernel<\w+, true>: label smoothing: a class weight for each element, too */
+/* machine_code.py: share_kernel<.*>: one block: a number per row */
+/* machine_code.py: shares_kernel<.*>: only for gradients of gradients */
 #include "ops/loss/logits_row.cuh"
 
 extern "C" {

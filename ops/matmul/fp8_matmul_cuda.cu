@@ -3,6 +3,8 @@
  * both factors are decoded to bfloat16 in the workspace and multiplied there. The choice depends on the device, types
  * and shapes alone.
  */
+/* FP8 data, 16 per thread on either side, through shared memory. */
+/* machine_code.py: stream transpose_kernel */
 #include "device/cuda/blaslt.h"
 #include "device/cuda/kernel.cuh"
 

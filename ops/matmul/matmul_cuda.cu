@@ -4,6 +4,9 @@
  *
  * The choice, and the alignments passed to cuBLASLt, depend on shapes and strides alone.
  */
+/* machine_code.py: tile_kernel<.*>: limited by arithmetic; for what cuBLASLt has no algorithm for */
+/* machine_code.py: pack_kernel<.*>: operands that begin off an aligned address */
+/* machine_code.py: close_kernel<.*>: rows that are no multiple of 16 bytes */
 #include "device/cuda/blaslt.h"
 #include "device/cuda/kernel.cuh"
 

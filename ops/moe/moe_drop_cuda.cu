@@ -1,4 +1,5 @@
 /* Capacity of experts on CUDA: one thread per slot computes whether it is kept. */
+/* machine_code.py: drop_kernel<.*>: a few numbers a token */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

@@ -4,6 +4,7 @@
  * surplus blocks exit. Every element is one chain over the depth, so a row's result does not depend on the expert's
  * other rows.
  */
+/* machine_code.py: \w+_kernel<.*>: limited by arithmetic */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

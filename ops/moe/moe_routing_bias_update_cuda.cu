@@ -1,4 +1,5 @@
 /* Load balance on CUDA: the routing biases of the next step, in one block. */
+/* machine_code.py: balance_kernel: one block */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

@@ -2,6 +2,7 @@
  * The choice of experts and the order of rows on CUDA. A warp chooses for one token. Rows are placed by counting:
  * chunks of slots are counted, the counts are added up in order, then each slot computes its row. No atomics.
  */
+/* machine_code.py: \w+_kernel(<.*>)?: a few numbers a token */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

@@ -4,6 +4,9 @@
  * merges the blocks. If x is virtually concatenated, blockIdx.y is the index of the concatenation input, and the grid
  * is as wide as the widest one needs. batch_group_instance_norm.h describes the scheme.
  */
+/* machine_code.py: (statistics|sums)_kernel<.*>: columns side by side, rows in turn */
+/* machine_code.py: (normalise|slope)_kernel<.*>: elements side by side, each with the numbers of its channel */
+/* machine_code.py: (merge|merge_sums|means|update|count)_kernel<.*>: a number for each channel or group */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

@@ -7,6 +7,8 @@
  * registers and the columns of dx in shared memory, and stores the sums to the workspace. A second kernel adds the
  * blocks. Their number depends on the shape alone.
  */
+/* machine_code.py: stream forward_kernel<{FLOATS}, \d, \d+> */
+/* machine_code.py: stream backward_kernel<{FLOATS}, \d, \d+, (true|false), (true|false)>: share=2/3 */
 #include "ops/common/partial_sums.cuh"
 #include "ops/common/rows_in_registers.cuh"
 

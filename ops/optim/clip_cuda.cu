@@ -3,6 +3,10 @@
  * gradient, then for all. So the norm is the same whether gradients are processed together or one by one. Norm and
  * factor stay on the device.
  */
+/* machine_code.py: stream squares_kernel: store=0, share=1 */
+/* machine_code.py: stream scale(_one)?_kernel */
+/* machine_code.py: (norm|factor|note)_kernel: one block */
+/* machine_code.py: add_squares_kernel: a number for each chunk of 8192 elements */
 #include "ops/optim/clip.h"
 #include "ops/optim/multi_tensor_apply.cuh"
 #include "ops/optim/update_ops.h"

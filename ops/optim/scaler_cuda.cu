@@ -1,4 +1,8 @@
 /* CUDA kernels of loss scaling: unscales gradients and tests them in one pass; and advances the scale. */
+/* machine_code.py: stream unscale_kernel<(true|false)> */
+/* machine_code.py: next_kernel: one thread */
+/* machine_code.py: any_kernel: one block */
+/* machine_code.py: rows_kernel: a thread for a parameter */
 #include "ops/optim/multi_tensor_apply.cuh"
 
 extern "C" {

@@ -3,6 +3,15 @@
  * addresses in device memory, and the launch can be captured in a graph. Values that change from step to step are in
  * the rows.
  */
+/* AdamW: four reads, three writes, some of half the bytes; Lion and SGD: three and two; averages: two and one. */
+/* machine_code.py: stream update_kernel<0, float>: share=4/7 */
+/* machine_code.py: stream update_kernel<0, __nv_bfloat16>: share=3/5 */
+/* machine_code.py: stream update_kernel<[12], float>: share=3/5 */
+/* machine_code.py: stream update_kernel<3, float>: share=2/3 */
+/* machine_code.py: stream update_seen_kernel<0, float>: share=4/7 */
+/* machine_code.py: stream update_seen_kernel<0, __nv_bfloat16>: share=3/5 */
+/* machine_code.py: stream update_seen_kernel<[12], float>: share=3/5 */
+/* machine_code.py: add_sums_kernel: four numbers for each chunk of 8192 elements */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

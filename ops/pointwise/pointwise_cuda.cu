@@ -1,5 +1,10 @@
 /* CUDA kernels of the element-wise ops: the arithmetic of pointwise_functions.cuh in the loop of elementwise_map.cuh,
    once per type. */
+/* machine_code.py: stream map_packs<swiglu_backward_of<.*>: stores=2 */
+/* machine_code.py: stream columns_kernel<summed, (float, 4|__half, 8|__nv_bfloat16, 8), gelu_slopes>: share=2/3 */
+/* A 16-bit term and a float32 sum are read, a float32 sum is written. */
+/* machine_code.py: stream add_wide_kernel<.*>: share=3/5, stores=2 */
+/* machine_code.py: add_wide_any_kernel<.*>: terms that begin off an aligned address */
 #include "ops/common/elementwise_map.cuh"
 #include "ops/pointwise/pointwise_functions.cuh"
 #include "ops/pointwise/pointwise.h"

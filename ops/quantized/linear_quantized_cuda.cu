@@ -2,6 +2,7 @@
  * CUDA kernels of products with quantized weights: a kernel decodes a panel of the weight, the product of rw_linear()
  * follows in the stream, then the next panel.
  */
+/* machine_code.py: (nf4|int8)_kernel<.*>: codes of four and eight bits; writes a panel that the cache holds */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

@@ -4,6 +4,10 @@
  * and sines (2 ulp), where the CPU uses SLEEF's (1 and 0.5). Including the roundings of root and product, the two
  * differ by less than 6 ulp of double before they are rounded to the type.
  */
+/* machine_code.py: stream dropout_kernel<{ANY}, false> */
+/* machine_code.py: stream dropout_kernel<{ANY}, true>: share=2/3 */
+/* machine_code.py: stream deviates_kernel<{ANY}, (true|false)>: load=0, share=0 */
+/* machine_code.py: stream columns_kernel<summed, (float, 4|__half, 8|__nv_bfloat16, 8), dropped> */
 #include "ops/random/random.h"
 #include "ops/reduce/columns.cuh"
 

@@ -2,6 +2,7 @@
  * CUDA kernels of causal_conv1d: one thread per element of the result, with adjacent threads on adjacent channels. For
  * a weight's gradient a block has 32 channels, one tap and a part of the rows, and the parts are added in order.
  */
+/* machine_code.py: (rows|weight)_kernel<.*>: taps of a place, each read from the cache by its neighbours */
 #include "ops/common/partial_sums.cuh"
 
 extern "C" {

@@ -1,6 +1,7 @@
 /*
  * CUDA kernels of recurrent cells (cells.h): one thread per element of a state; adjacent threads on adjacent elements.
  */
+/* machine_code.py: (lstm|gru)(_backward)?_kernel<.*>: elements side by side, each with its gates; functions limit it */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

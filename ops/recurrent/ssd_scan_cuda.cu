@@ -5,6 +5,9 @@
  * is never stored. Sums with contributions of several blocks are stored in parts, cut by the shape, which one thread
  * adds in order. ssd_scan.h has the algorithm.
  */
+/* machine_code.py: product_kernel<.*>: limited by arithmetic; what is multiplied is gathered element by element */
+/* machine_code.py: pairs_kernel<.*>: limited by arithmetic, beside an exponential for each pair */
+/* machine_code.py: (pass|sums|steps|whole|rates)_kernel<.*>: one after the other along a sequence */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

@@ -2,6 +2,7 @@
  * CUDA kernels of cumsum, in double. For adjacent columns, one thread per column runs along the axis. For a last axis,
  * one block per row: its threads process tiles of the row and exchange their sums in a fixed tree.
  */
+/* machine_code.py: (columns|runs)_sum_kernel<.*>: limited by the sums before, in double */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {

@@ -3,6 +3,10 @@
  * runs: a warp or a block reduces a group, or a part of it. Kept runs: columns.cuh. The cut and the order of every sum
  * depend on the layout alone; a second kernel merges the parts.
  */
+/* machine_code.py: stream columns_kernel<\w+, (float, 4|__half, 8|__nv_bfloat16, 8), stored>: store=0, share=1 */
+/* machine_code.py: stream runs_kernel<\w+, (float, 4|__half, 8|__nv_bfloat16, 8), \d+>: store=0, share=1 */
+/* machine_code.py: first_in_\w+_kernel<.*>: the gradient of a maximum */
+/* machine_code.py: fill_kernel<.*>: reductions of nothing */
 #include "ops/reduce/columns.cuh"
 
 namespace {

@@ -4,6 +4,9 @@
  * the maximum and the sum of exponentials together. Over another axis a block has adjacent columns. The result may
  * overwrite the input.
  */
+/* machine_code.py: stream forward_kernel<{FLOATS}, \d, \d+> */
+/* machine_code.py: stream backward_kernel<{FLOATS}, \d, \d+>: share=2/3 */
+/* machine_code.py: columns_kernel<.*>: another axis than the last: columns side by side */
 #include "ops/common/partial_sums.cuh"
 #include "ops/common/rows_in_registers.cuh"
 

@@ -2,6 +2,9 @@
  * CUDA kernels that move elements along an axis. A copy moves units as wide as rows and addresses allow. A sum has one
  * thread per element, which adds in the order of the places.
  */
+/* machine_code.py: stream move_kernel<unit16> */
+/* machine_code.py: move_kernel<.*>: rows that do not divide into packs */
+/* machine_code.py: back_kernel<.*>: a sum per element: few terms, gathered */
 #include "ops/common/wide_copies.cuh"
 
 #include "ops/select/axis_remap.h"

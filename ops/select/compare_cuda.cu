@@ -1,4 +1,6 @@
 /* CUDA kernels of comparisons and logical ops: the loop of elementwise_map.cuh, from elements to bytes. */
+/* From elements to booleans of one byte each. */
+/* machine_code.py: stream map_packs<(eq|ne|lt|le|gt|ge|isfinite)_of<.*>: store=0, share=2/3 */
 #include "ops/common/elementwise_map.cuh"
 
 namespace {

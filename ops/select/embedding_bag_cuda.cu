@@ -1,4 +1,6 @@
 /* CUDA kernels of embedding_bag_offsets and embedding_bag_argmax. */
+/* machine_code.py: number_kernel: a search through a few numbers */
+/* machine_code.py: argmax_kernel<.*>: a search through rows: limited by comparisons */
 #include "ops/common/elementwise_map.cuh"
 
 #include "ops/select/embedding_bag.h"

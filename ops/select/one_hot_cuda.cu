@@ -1,4 +1,5 @@
 /* CUDA kernel of one_hot: one thread per element of the result. */
+/* machine_code.py: one_hot_kernel<.*>: writes rows of zeros and one number */
 #include "ops/common/elementwise_map.cuh"
 
 #include "ops/select/one_hot.h"

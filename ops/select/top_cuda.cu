@@ -3,6 +3,7 @@
  * follows the previous one in the order of top.h, so no elements are marked and no memory is needed. The order is
  * total, so results do not depend on the assignment of elements to threads.
  */
+/* machine_code.py: (top|column)_kernel<.*>: a search through rows: limited by comparisons */
 #include "ops/common/elementwise_map.cuh"
 
 #include "ops/select/top.h"

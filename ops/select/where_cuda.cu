@@ -3,6 +3,8 @@
  * divides into packs depends on its shape and the addresses. This does not affect the result, because elements are
  * independent.
  */
+/* machine_code.py: stream where_packs<.*>: share=2/3 */
+/* machine_code.py: where_elements<.*>: rows that do not divide into packs */
 #include "ops/common/elementwise_map.cuh"
 
 namespace {

@@ -2,6 +2,18 @@
  * CUDA kernels of the shape ops: copies between layouts, casts, fills, joins. A copy moves units as wide as rows,
  * strides and addresses allow, at most 16 bytes. A transpose uses tiles in shared memory.
  */
+/* The width of the wider side is full; that of the other one follows. */
+/* machine_code.py: stream map_packs<cast_of<.*>: load=None, store=None, share=None */
+/* machine_code.py: stream (move|pad)_kernel<unit16> */
+/* machine_code.py: stream fill_kernel: load=0, share=0 */
+/* Single elements, contiguous in a warp: a transpose has no wider access on both of its sides. */
+/* machine_code.py: stream transpose_kernel<unsigned short>: load=16, store=16 */
+/* machine_code.py: stream transpose_kernel<unsigned int>: load=32, store=32 */
+/* machine_code.py: stream transpose_kernel<unsigned long>: load=64, store=64 */
+/* machine_code.py: stream transpose_kernel<unit16> */
+/* machine_code.py: arange_kernel<.*>: a sequence: short */
+/* machine_code.py: transpose_kernel<unsigned char>: truth values: masks are small beside what they choose from */
+/* machine_code.py: (move|pad)_kernel<.*>: rows that do not divide into packs */
 #include "ops/common/wide_copies.cuh"
 #include "ops/shape/shape.h"
 

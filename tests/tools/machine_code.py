@@ -7,9 +7,15 @@ For every kernel and every architecture in the objects:
   - no atomics on floats, and no atomics at all except in the kernels listed in ATOMICS: sums have a fixed order;
   - no stack and no local memory: a spilled register is read back through the memory that the kernel is waiting for;
   - compiled without contraction; no fused multiply-add in the kernels listed in UNFUSED;
-  - kernels that move memory, listed in STREAMS, load and store 16 bytes at a time and have enough bytes in flight.
-A kernel that neither STREAMS nor OTHERS lists is a failure too: a new kernel must be added to one of them. So is an
-entry of a list here whose file was renamed: it would check nothing.
+  - kernels that move memory load and store 16 bytes at a time and have enough bytes in flight.
+Which do, and why others need not, is said in the file of the kernel, in comments of one of these forms, where KERNEL is
+a regular expression, {ANY} the floating-point types, and {FLOATS} those without double:
+
+    /* machine_code.py: stream KERNEL */                     also "stream KERNEL: store=0, share=1": see Stream
+    /* machine_code.py: KERNEL: the reason that its accesses are not checked */
+
+STREAMS and OTHERS here are for kernels that several files share. A kernel that no entry describes is a failure too. So
+is an entry of a list here whose file was renamed: it would check nothing.
 
 Bytes in flight are counted in the machine code: the maximum that one thread has loaded before it uses any of it, times
 the threads that registers and shared memory allow on a multiprocessor. The count follows the code from top to bottom,
@@ -18,12 +24,16 @@ so it is a model; it detects loads that wait for one another, which is its purpo
 import argparse
 import collections
 import concurrent.futures
+import fractions
+import functools
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 # Kernels whose integers are added in any order: the sums are the same.
 ATOMICS = {'delayed_update_cuda:note_kernel', 'digest:digest_kernel', 'embedding_cuda:count_kernel',
@@ -76,141 +86,43 @@ class Stream:
 
 FLOATS = '(float|__half|__nv_bfloat16)'
 ANY = '(float|__half|__nv_bfloat16|double)'
+# Of several files. An element-wise op is as wide as its wider side; the width of the other side follows.
 STREAMS = [
-    # An element-wise op is as wide as its wider side; the width of the other side follows.
-    Stream(r'copy_fill_concat_cuda:map_packs<cast_of<.*>', load=None, store=None, share=None),
-    Stream(r'pointwise_cuda:map_packs<swiglu_backward_of<.*>', stores=2),
-    # From elements to booleans of one byte each.
-    Stream(r'compare_cuda:map_packs<(eq|ne|lt|le|gt|ge|isfinite)_of<.*>', store=0, share=2 / 3),
-    Stream(r'where_cuda:where_packs<.*>', share=2 / 3),
     Stream(r'\w+:map_packs<.*>'),
-    Stream(rf'random_cuda:dropout_kernel<{ANY}, false>'),
-    Stream(rf'random_cuda:dropout_kernel<{ANY}, true>', share=2 / 3),
-    Stream(rf'random_cuda:deviates_kernel<{ANY}, (true|false)>', load=0, share=0),
-    Stream(rf'layer_rms_norm_cuda:forward_kernel<{FLOATS}, \d, \d+>'),
-    Stream(rf'layer_rms_norm_cuda:backward_kernel<{FLOATS}, \d, \d+, (true|false), (true|false)>', share=2 / 3),
-    Stream(rf'softmax_cuda:forward_kernel<{FLOATS}, \d, \d+>'),
-    Stream(rf'softmax_cuda:backward_kernel<{FLOATS}, \d, \d+>', share=2 / 3),
-    # Its loads are groups of copies to shared memory, which are not counted here; only its stores are checked.
-    Stream(r'attention_mma_cuda:(forward|queries)_kernel<.*>', load=0, share=0),
-    Stream(r'attention_mma_cuda:keys_kernel<.*>', load=0, share=0, stores=2),
-    Stream(rf'attention_row_statistics_cuda:stat_kernel<{ANY}>', store=0, share=1),
-    Stream(rf'cross_entropy_mse_cuda:lse_kernel<{ANY}>', store=0, share=1),
-    Stream(rf'cross_entropy_mse_cuda:backward_kernel<{ANY}>'),
-    Stream(rf'cross_entropy_mse_cuda:joint_kernel<{ANY}>'),
-    Stream(rf'cross_entropy_mse_cuda:square_kernel<{ANY}>', store=0, share=1),
-    Stream(rf'row_cross_entropy_cuda:rows_kernel<{ANY}, false>', store=0, share=1),
-    Stream(rf'row_cross_entropy_cuda:rows_backward_kernel<{ANY}, false>'),
-    Stream(r'reduce_cuda:columns_kernel<\w+, (float, 4|__half, 8|__nv_bfloat16, 8), stored>', store=0, share=1),
-    Stream(r'pointwise_cuda:columns_kernel<summed, (float, 4|__half, 8|__nv_bfloat16, 8), gelu_slopes>', share=2 / 3),
-    Stream(r'random_cuda:columns_kernel<summed, (float, 4|__half, 8|__nv_bfloat16, 8), dropped>'),
-    # A 16-bit term and a float32 sum are read, a float32 sum is written.
-    Stream(r'pointwise_cuda:add_wide_kernel<.*>', share=0.6, stores=2),
-    Stream(r'reduce_cuda:runs_kernel<\w+, (float, 4|__half, 8|__nv_bfloat16, 8), \d+>', store=0, share=1),
-    Stream(r'embedding_cuda:gather_kernel<unit16>'),
-    Stream(r'embedding_cuda:sum_kernel<(float, 4|__half, 8|__nv_bfloat16, 8|double, 2)>', share=1),
-    Stream(r'rope_cuda:rotate_kernel<(float, 4|__half, 8|__nv_bfloat16, 8|double, 2)>', stores=2),
-    Stream(r'axis_remap_cuda:move_kernel<unit16>'),
-    Stream(r'copy_fill_concat_cuda:(move|pad)_kernel<unit16>'),
-    Stream(r'copy_fill_concat_cuda:fill_kernel', load=0, share=0),
-    # Single elements, contiguous in a warp: a transpose has no wider access on both of its sides.
-    Stream(r'copy_fill_concat_cuda:transpose_kernel<unsigned short>', load=16, store=16),
-    Stream(r'copy_fill_concat_cuda:transpose_kernel<unsigned int>', load=32, store=32),
-    Stream(r'copy_fill_concat_cuda:transpose_kernel<unsigned long>', load=64, store=64),
-    Stream(r'copy_fill_concat_cuda:transpose_kernel<unit16>'),
-    # FP8 data, 16 per thread on either side, through shared memory.
-    Stream(r'fp8_matmul_cuda:transpose_kernel'),
-    # AdamW: four reads, three writes, some of half the bytes; Lion and SGD: three and two; averages: two and one.
-    Stream(r'update_cuda:update_kernel<0, float>', share=4 / 7),
-    Stream(r'update_cuda:update_kernel<0, __nv_bfloat16>', share=3 / 5),
-    Stream(r'update_cuda:update_kernel<[12], float>', share=3 / 5),
-    Stream(r'update_cuda:update_kernel<3, float>', share=2 / 3),
-    Stream(r'update_cuda:update_seen_kernel<0, float>', share=4 / 7),
-    Stream(r'update_cuda:update_seen_kernel<0, __nv_bfloat16>', share=3 / 5),
-    Stream(r'update_cuda:update_seen_kernel<[12], float>', share=3 / 5),
-    Stream(r'clip_cuda:squares_kernel', store=0, share=1),
-    Stream(r'clip_cuda:scale(_one)?_kernel'),
-    Stream(r'scaler_cuda:unscale_kernel<(true|false)>'),
 ]
 
-# Other kernels, and the reason that their accesses are not checked.
+# Of several files, and the reason that their accesses are not checked.
 OTHERS = [
-    (r'attention_portable_cuda:\w+<.*>', 'limited by arithmetic'),
-    (r'attention_bias_matrix_cuda:\w+_kernel(<.*>)?', 'only for gradients of gradients'),
-    (r'attention_dispatch_cuda:pack_kernel', 'operands that begin off an aligned address'),
-    (r'conv_cuda:tile_kernel<.*>', 'limited by arithmetic; what is multiplied is gathered element by element'),
-    (r'conv_cuda:depthwise(_weight)?_kernel<.*>', 'taps of a pixel, each read from the cache by its neighbours'),
-    (r'conv_cuda:pack_kernel<.*>', 'rows of any width, beside the product that reads them'),
-    (r'conv_cuda:plus_kernel<.*>', 'of a weight, beside the product whose result it reads'),
-    (r'batch_group_instance_norm_cuda:(statistics|sums)_kernel<.*>', 'columns side by side, rows in turn'),
-    (r'batch_group_instance_norm_cuda:(normalise|slope)_kernel<.*>',
-     'elements side by side, each with the numbers of its channel'),
-    (r'batch_group_instance_norm_cuda:(merge|merge_sums|means|update|count)_kernel<.*>',
-     'a number for each channel or group'),
-    (r'pool_cuda:(max|avg|pick|backward)_kernel<.*>', 'windows: elements side by side, each read from the cache again'),
-    (r'causal_conv1d_cuda:(rows|weight)_kernel<.*>', 'taps of a place, each read from the cache by its neighbours'),
-    (r'cells_cuda:(lstm|gru)(_backward)?_kernel<.*>', 'elements side by side, each with its gates; functions limit it'),
-    (r'ssd_scan_cuda:product_kernel<.*>', 'limited by arithmetic; what is multiplied is gathered element by element'),
-    (r'ssd_scan_cuda:pairs_kernel<.*>', 'limited by arithmetic, beside an exponential for each pair'),
-    (r'ssd_scan_cuda:(pass|sums|steps|whole|rates)_kernel<.*>', 'one after the other along a sequence'),
-    (r'attention_dispatch_cuda:span_kernel', 'eight bytes for each row'),
-    (r'delayed_update_cuda:note_kernel', 'one block'),
-    (r'delayed_update_cuda:update_kernel', 'a block for each history: few numbers'),
-    (r'attention_merge_cuda:\w+_kernel<.*>', 'operands of any layout, a warp for each row'),
-    (r'moe_routing_bias_update_cuda:balance_kernel', 'one block'),
-    (r'moe_drop_cuda:drop_kernel<.*>', 'a few numbers a token'),
-    (r'moe_linear_cuda:\w+_kernel<.*>', 'limited by arithmetic'),
-    (r'moe_routing_cuda:\w+_kernel(<.*>)?', 'a few numbers a token'),
     (r'moe_(act|gather_combine)_cuda:\w+_kernel<.*>', 'rows of any width'),
-    (r'matmul_cuda:tile_kernel<.*>', 'limited by arithmetic; for what cuBLASLt has no algorithm for'),
-    (r'matmul_cuda:pack_kernel<.*>', 'operands that begin off an aligned address'),
-    (r'matmul_cuda:close_kernel<.*>', 'rows that are no multiple of 16 bytes'),
     (r'\w+:map_elements<.*>', 'rows that do not divide into packs'),
-    (r'where_cuda:where_elements<.*>', 'rows that do not divide into packs'),
-    (r'quantize_cuda:(part|codes|block|decode)_kernel<.*>', 'elements side by side, a byte of each'),
-    (r'quantize_cuda:(note|scale)_kernel', 'one block'),
-    (r'axis_remap_cuda:move_kernel<.*>', 'rows that do not divide into packs'),
-    (r'axis_remap_cuda:back_kernel<.*>', 'a sum per element: few terms, gathered'),
-    (r'gather_cuda:(take|bag)_kernel<.*>', 'elements that lie apart'),
-    (r'gather_cuda:flat(_rows)?_kernel', 'four bytes per index'),
-    (r'embedding_bag_cuda:number_kernel', 'a search through a few numbers'),
-    (r'embedding_bag_cuda:argmax_kernel<.*>', 'a search through rows: limited by comparisons'),
-    (r'one_hot_cuda:one_hot_kernel<.*>', 'writes rows of zeros and one number'),
-    (r'copy_fill_concat_cuda:arange_kernel<.*>', 'a sequence: short'),
-    (r'top_cuda:(top|column)_kernel<.*>', 'a search through rows: limited by comparisons'),
-    (r'copy_fill_concat_cuda:transpose_kernel<unsigned char>',
-     'truth values: masks are small beside what they choose from'),
-    (r'pointwise_cuda:add_wide_any_kernel<.*>', 'terms that begin off an aligned address'),
     (r'(layer_rms_norm|softmax)_cuda:\w+_any_kernel<.*>', 'float64, and rows that do not divide into packs'),
-    (r'softmax_cuda:columns_kernel<.*>', 'another axis than the last: columns side by side'),
     (r'\w+:(columns|runs)_kernel<\w+, \w+, 1, (\d+|stored|gelu_slopes|dropped)>',
      'float64, and rows that do not divide into packs'),
     (r'\w+:merge_parts_kernel<.*>', 'the second stage of a sum: small'),
-    (r'reduce_cuda:first_in_\w+_kernel<.*>', 'the gradient of a maximum'),
-    (r'reduce_cuda:fill_kernel<.*>', 'reductions of nothing'),
-    (r'cumsum_cuda:(columns|runs)_sum_kernel<.*>', 'limited by the sums before, in double'),
-    (r'cross_entropy_mse_cuda:(mean|factor|mse_mean)_kernel<.*>', 'one block: a number per row'),
-    (r'cross_entropy_mse_cuda:weights_kernel<.*>',
-     'writes rows of zeros and one number; only for gradients of gradients'),
-    (r'row_cross_entropy_cuda:rows_(backward_)?kernel<\w+, true>',
-     'label smoothing: a class weight for each element, too'),
-    (r'row_cross_entropy_cuda:share_kernel<.*>', 'one block: a number per row'),
-    (r'row_cross_entropy_cuda:shares_kernel<.*>', 'only for gradients of gradients'),
-    (r'clip_cuda:(norm|factor|note)_kernel', 'one block'),
-    (r'clip_cuda:add_squares_kernel', 'a number for each chunk of 8192 elements'),
-    (r'update_cuda:add_sums_kernel', 'four numbers for each chunk of 8192 elements'),
-    (r'scaler_cuda:next_kernel', 'one thread'),
-    (r'scaler_cuda:any_kernel', 'one block'),
-    (r'scaler_cuda:rows_kernel', 'a thread for a parameter'),
-    (r'linear_quantized_cuda:(nf4|int8)_kernel<.*>',
-     'codes of four and eight bits; writes a panel that the cache holds'),
-    (r'embedding_cuda:(count|scan|scatter)_kernel', 'the sort: four bytes per token'),
-    (r'embedding_cuda:stitch_kernel<.*>', 'rows that lie over several runs: few'),
-    (r'embedding_cuda:(gather|sum)_kernel<.*>', 'rows that do not divide into packs'),
-    (r'rope_cuda:(table|rotate)_kernel<.*>', 'a table per call; heads that do not divide into packs'),
-    (r'copy_fill_concat_cuda:(move|pad)_kernel<.*>', 'rows that do not divide into packs'),
-    (r'digest:(digest|compare)_kernel', 'verification'),
 ]
+
+ENTRY = re.compile(r'^/\* machine_code\.py: (stream )?(.*?)(?:: (.*?))? \*/$', re.M | re.S)
+
+
+def options(text):
+    """{'share': 2 / 3, 'store': 0} of "share=2/3, store=0"."""
+    pairs = (option.split('=') for option in text.split(', ')) if text else ()
+    return {key: None if value == 'None' else float(fractions.Fraction(value)) if key == 'share' else int(value)
+            for key, value in pairs}
+
+
+@functools.cache
+def entries():
+    """The streams and the others that the files of kernels describe, before those of several files."""
+    streams, others = [], []
+    for path in sorted(ROOT.glob('ops/**/*.cu')) + sorted(ROOT.glob('runtime/**/*.cu')):
+        for stream, kernel, rest in ENTRY.findall(path.read_text(encoding='utf-8')):
+            pattern = f'{path.stem}:' + kernel.replace('{ANY}', ANY).replace('{FLOATS}', FLOATS)
+            if stream:
+                streams.append(Stream(pattern, **options(' '.join(rest.split()))))
+            else:
+                others.append((pattern, ' '.join(rest.split())))
+    return streams + STREAMS, others + OTHERS
 
 
 def demangle(names):
@@ -408,7 +320,8 @@ ARITHMETIC = re.compile(r'(FFMA|DFMA|HFMA2)(\.|$)')
 
 def faults_of(k):
     """The faults of a kernel, in words."""
-    stream = next((s for s in STREAMS if s.pattern.fullmatch(k.id)), None)
+    streams, others = entries()
+    stream = next((s for s in streams if s.pattern.fullmatch(k.id)), None)
     if any(FLOAT_ATOMIC.match(op) for op in k.opcodes):
         yield 'adds floats with atomics: the sum depends on the order of threads'
     elif any(ANY_ATOMIC.match(op) for op in k.opcodes) and k.base not in ATOMICS:
@@ -419,8 +332,8 @@ def faults_of(k):
     if k.base in UNFUSED and any(ARITHMETIC.match(op) for op in k.opcodes):
         yield 'has fused multiply-adds'
     if not stream:
-        if not any(re.fullmatch(pattern, k.id) for pattern, _ in OTHERS):
-            yield 'is in neither STREAMS nor OTHERS'
+        if not any(re.fullmatch(pattern, k.id) for pattern, _ in others):
+            yield 'is described neither in its file nor here'
         return
     load, store, share = stream.of(k)
     if k.widest['load'] < load:

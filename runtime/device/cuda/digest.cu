@@ -3,6 +3,7 @@
  * integers do not depend on their order, so blocks add with atomics. The digest detects accidental differences, not
  * malicious ones. Mixing: the finalizers of SplitMix64 and MurmurHash3.
  */
+/* machine_code.py: (digest|compare)_kernel: verification */
 #include "device/cuda/digest.h"
 #include "device/cuda/kernel.cuh"
 
