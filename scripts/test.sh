@@ -569,6 +569,7 @@ main() {
     check "folders point one way" "$rewind_root/tests/tools/include_graph.py" "$REWIND_BUILD"
     check "every public function begins with a guard" "$rewind_root/tests/tools/public_entry_macros.py"
     check "what the pages name is there" "$rewind_root/tests/tools/doc_names.py"
+    check "an op is in the files that the guide lists" "$rewind_root/tests/tools/op_files.py"
     check "the list of old words finds what is planted" "$rewind_root/tests/tools/words.py" self
     check "no old words in headers and pages, fewer elsewhere" "$rewind_root/tests/tools/words.py"
     check "sentences of headers and pages are short" "$rewind_root/tests/tools/words.py" lengths
