@@ -11,7 +11,8 @@ op_magnitudes.c and, for composites of many ops, at slopes().
 The file: "RWGOLD01", then tensors up to the end, all little-endian: u32 length of the name, the name, u32 type (0
 float32, 1 float64, 2 int32), u32 rank, u64 per extent, the elements in row-major order. Names are CASE/x0, x1, ...
 (inputs), CASE/i0 (an int32 input), CASE/w (upstream gradient), CASE/y, CASE/y.m, CASE/g0, CASE/g0.m ... CASE is OP or
-OP.VARIANT: another shape, or other values.
+OP.VARIANT: another shape, or other values. OP is the first words of the name of a case of tests/support/cases, or the
+name of a row of NAME_op_table.c.
 """
 import pathlib
 import struct
