@@ -34,7 +34,8 @@ configure() {
 
 # suites: the names of those that run
 suites() {
-    local file more='alloc_failure|contracts|float_modes|models_bit_identity|plan_only|resource_limits|workers'
+    local file more='alloc_failure|contracts|float_modes|models_bit_identity|onednn_primitives|plan_only'
+    more+='|resource_limits|workers'
     for file in "$rewind_root"/tests/ops/*.c; do basename "$file" .c; done | grep -Fxf "$dir/build/tests/suites.txt"
     grep -Ex "$more" "$dir/build/tests/suites.txt"
 }

@@ -64,6 +64,7 @@ bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     if (c->dtype == RW_F64) return false;
     if (c->groups != 1 || !c->n || !c->c || !c->oc || !c->oh || !c->ow || !c->h || !c->w) return false;
+    if (!rw_onednn_is_present()) return kind != RW_CONV_DATA || is_dense(c);
     if (rw_conv_library_errs(c, kind)) return kind == RW_CONV_WEIGHT || is_dense(c);
     if (is_one_tap(c)) return one_tap_is_product(c, kind) || has_long_rows(c, kind);
     if (kind == RW_CONV_DATA) return false;

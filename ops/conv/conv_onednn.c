@@ -253,7 +253,7 @@ static rw_status query_library(const struct rw_conv *c, enum rw_conv_kind kind, 
    allocates too much memory, are not passed to it (device/cpu/onednn_conv.c). */
 static bool is_for_library(const struct rw_conv *c)
 {
-    if (c->dtype == RW_F64) return false;
+    if (c->dtype == RW_F64 || !rw_onednn_is_present()) return false;
     if (!c->n || !c->c || !c->oc || !c->h || !c->w || !c->oh || !c->ow) return false;
     if (c->padding[0] > PADDING_MAX || c->padding[1] > PADDING_MAX) return false;
     return c->padding[0] < c->kh * c->dilation[0] && c->padding[1] < c->kw * c->dilation[1];
@@ -310,6 +310,7 @@ static int64_t outputs_under(const struct rw_conv *c, int i, int64_t tap)
  */
 bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind)
 {
+    if (!rw_onednn_is_present()) return false;
     if (kind == RW_CONV_DATA)
         return c->dtype == RW_BF16 && !rw_gemm_widens(c->dtype) && c->kh * c->kw == 1 && c->ocg % 2;
     if (kind == RW_CONV_FORWARD) return false;

@@ -35,6 +35,7 @@ bool rw_conv_rotates(const struct rw_conv *c, enum rw_conv_kind kind)
     if (!c->n || !c->c || !c->oc || !c->oh || !c->ow || !c->h || !c->w) return false;
     if (c->stride[0] != 1 || c->stride[1] != 1) return false;
     if (c->padding[0] > (c->kh - 1) * c->dilation[0] || c->padding[1] > (c->kw - 1) * c->dilation[1]) return false;
+    if (!rw_onednn_is_present()) return true; /* forward is a product in any case (conv_im2col.c) */
     if (c->n * c->h < FEW_ROWS && c->c >= CHANNELS_MIN) return true;
     return (c->dtype == RW_F32 || rw_gemm_widens(c->dtype)) && rw_conv_row_is_too_long(c->ow, c->oc);
 }

@@ -4,6 +4,9 @@
  * computed in float32. All other convolutions use the plain loops of this library (conv_plain_loops_tmpl.h). A dx may
  * be computed as a forward convolution (conv_rotated.c). The work is cut into units by its shape alone and one thread
  * computes a unit, so results do not depend on the number of threads.
+ *
+ * In a build without oneDNN all convolutions of one group are products, except float64 and a dx with a stride above 1
+ * of more than one tap. These, and all with several groups, use the plain loops.
  */
 #ifndef RW_OPS_CONV_RUN_H
 #define RW_OPS_CONV_RUN_H

@@ -1,6 +1,7 @@
 /*
  * dw of a large convolution of float32 where oneDNN has no code for AVX-512: the product dy^T x' of conv_im2col.c,
- * with x' generated in the strips of the packed loops (matmul/gemm_packed_cpu.c).
+ * with x' generated in the strips of the packed loops (matmul/gemm_packed_cpu.c). In a build without oneDNN, of a
+ * convolution of any size.
  *
  * oneDNN's code for AVX2 reads along rows of x and of dy, some channels at a time. If a row exceeds the cache sets that
  * it maps to (conv_rotated.c), it is evicted before the next channels are read, and the code reaches 35 to 70 % of the
@@ -39,7 +40,9 @@ static int64_t last_channels(const struct rw_conv *c)
 bool rw_conv_is_in_strips(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     if (kind != RW_CONV_WEIGHT || c->dtype != RW_F32 || c->groups != 1) return false;
-    if (c->kh * c->kw == 1 || c->c % GEMM_PACKED_LANES || c->n * c->oh * c->ow < PIXELS_MIN) return false;
+    if (c->kh * c->kw == 1 || c->c % GEMM_PACKED_LANES) return false;
+    if (!rw_onednn_is_present()) return c->n && c->c && c->oc && c->oh && c->ow;
+    if (c->n * c->oh * c->ow < PIXELS_MIN) return false;
     if (!rw_conv_row_is_too_long(c->w, c->c) && !rw_conv_row_is_too_long(c->ow, c->oc)) return false;
     const struct gemm g = { .m = c->oc, .n = c->c * c->kh * c->kw, .k = c->n * c->oh * c->ow };
     return rw_gemm_is_packed(&g);

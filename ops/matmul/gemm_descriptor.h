@@ -14,6 +14,8 @@
  * - Plain loops of this library (gemm_plain_loops_tmpl.h), for float64, for very small matrices, where a library call
  *   costs more than the product, for few rows of a with a large b, and on processors for which oneDNN has no fast code.
  *
+ * In a build without oneDNN the packed loops compute its products of any size.
+ *
  * In each of them c is cut into tiles by its shape alone, and one thread computes each tile. Sums over k are split by
  * the shape alone, if at all; the packed loops compute an element as one chain of sums, whatever tile it is in. So the
  * result does not depend on the number of threads.

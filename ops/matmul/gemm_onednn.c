@@ -62,6 +62,7 @@ int64_t rw_gemm_rows_at_once(void)
 
 bool rw_gemm_is_packed(const struct gemm *g)
 {
+    if (!rw_onednn_is_present()) return true;
     return !rw_onednn_takes_avx512() && multiplications(g) >= PACKED_MIN;
 }
 

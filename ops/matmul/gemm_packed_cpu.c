@@ -1,6 +1,7 @@
 /*
- * The packed loops: products in float32 where oneDNN has no code for AVX-512, and of 16-bit types on such machines. A
- * tile of c is computed from packed parts of the operands, which are widened as they are packed.
+ * The packed loops: products in float32 where oneDNN has no code for AVX-512 or is not in the build, and of 16-bit
+ * types on such machines. A tile of c is computed from packed parts of the operands, which are widened as they are
+ * packed.
  *
  *                      b, DEPTH x cols, in strips of LANES columns
  *                      |--|--|--|--|

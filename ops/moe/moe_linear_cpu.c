@@ -1,7 +1,8 @@
 /*
- * Products by expert on the CPU: by oneDNN, or by plain loops of this library if oneDNN has no fast code, in float64,
- * and for small matrices. A unit of work is some columns of one expert, or a tile of one expert's sum of outer
- * products. Units depend on shapes and offsets, so results do not depend on the number of threads.
+ * Products by expert on the CPU: by oneDNN, or by plain loops of this library if oneDNN has no fast code or is not in
+ * the build, in float64, and for small matrices. A unit of work is some columns of one expert, or a tile of one
+ * expert's sum of outer products. Units depend on shapes and offsets, so results do not depend on the number of
+ * threads.
  */
 #include "device/cpu/isa.h"
 #include "ops/common/work_stealing.h"

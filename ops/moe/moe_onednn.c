@@ -179,7 +179,7 @@ static rw_status open_library(const struct moe_product *m, struct library *l, st
     const int64_t depth = depth_of(m, outer), width = width_in_all(m, outer);
     *l = (struct library){ .dtype = dtype, .wide = wide, .cuts = cuts_of_library(), .size = rw_dtype_size(dtype) };
     *ret_fast = false;
-    if (dtype == RW_F64 || !m->rows || !m->experts || depth * width < MIN) return RW_OK;
+    if (!rw_onednn_is_present() || dtype == RW_F64 || !m->rows || !m->experts || depth * width < MIN) return RW_OK;
     l->n_cuts = number_of_cuts(l, depth, outer);
     l->waste = worth_of_call(wide ? RW_F32 : dtype, outer);
     l->across = tiling_of(width, outer ? OUTER_MAX : columns_of_product(wide, depth));

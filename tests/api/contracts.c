@@ -4,7 +4,6 @@
  */
 #include "support/support.h"
 
-#include "device/cpu/onednn.h"
 #include "verify/report.h"
 
 #include <criterion/criterion.h>
@@ -366,40 +365,6 @@ Test(contracts, distances_in_the_last_place)
     expect_ulps(-1, 1, 2 * (uint64_t)0x3f800000);
     expect_ulps(0x1p-149f, -0x1p-149f, 2);
     expect_ulps(-2, -1, 1 << 23);
-}
-
-/* ---- the library's cached products ---- */
-
-static struct rw_matmul_signature product(int64_t m)
-{
-    return (struct rw_matmul_signature){ .m = m, .n = 32, .k = 32, .a_row = 32, .a_col = 1, .b_row = 32, .b_col = 1,
-                                         .c_row = 32, .dtype = RW_F32 };
-}
-
-static bool is_known(struct rw_onednn *o, int64_t m)
-{
-    const struct rw_matmul_signature s = product(m);
-    bool fast;
-    size_t scratch;
-    return rw_onednn_matmul_find(o, &s, &fast, &scratch) != NULL;
-}
-
-/* A fixed number of the products that no plan holds is kept, the most recently used. */
-Test(contracts, the_oldest_product_goes)
-{
-    struct rw_onednn *o = NULL;
-    bool fast;
-    size_t scratch;
-    cr_assert_eq(rw_onednn_create(false, &o), RW_OK);
-    for (int64_t m = 1; m <= RW_ONEDNN_IDLE + 2; m++) {
-        const struct rw_matmul_signature s = product(m), first = product(1);
-        cr_assert_eq(rw_onednn_matmul_prepare(o, &s, 1, &fast, &scratch), RW_OK);
-        cr_assert_eq(rw_onednn_matmul_prepare(o, &first, 1, &fast, &scratch), RW_OK);
-    }
-    cr_assert_eq(rw_onednn_count(o), RW_ONEDNN_IDLE);
-    cr_assert(is_known(o, 1) && !is_known(o, 2) && !is_known(o, 3));
-    cr_assert(is_known(o, 4) && is_known(o, RW_ONEDNN_IDLE + 2));
-    rw_onednn_destroy(&o);
 }
 
 /* ---- policies ---- */

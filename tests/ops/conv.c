@@ -317,26 +317,6 @@ Test(ops_conv, where_the_processor_does_not_multiply_bfloat16)
     for (size_t i = 0; i < n_layers(); i++) expect_exact(&layers[i], 3);
 }
 
-/* A thread widens one image at a time, however many its unit has: y, and dx. */
-Test(ops_conv, widened_operands_take_no_more_memory_for_more_images)
-{
-    size_t workspace[2];
-    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
-    for (int more = 0; more < 2; more++) {
-        struct fixture b = fixture_open(1, 2);
-        rw_memory m;
-        rw_tensor *const w = rw_randn(b.t, RW_F16, RW_SHAPE(16, 16, 3, 3));
-        rw_tensor *const x = param(b.ctx, "x", RW_F16, RW_SHAPE(more ? 32 : 8, 16, 12, 12));
-        rw_tensor *const y = rw_conv2d(b.t, x, w, RW_NONE, NULL);
-        cr_assert_eq(rw_backward(b.t, rw_mean(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
-        cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
-        workspace[more] = m.workspace;
-        fixture_close(&b);
-    }
-    cr_expect(workspace[0] > 0);
-    cr_expect_eq(workspace[0], workspace[1], "%zu and %zu bytes", workspace[0], workspace[1]);
-}
-
 /* Shapes for which oneDNN computes wrong sums, or reads beyond its operands: dilated ones, taps that meet no pixel. It
    reports no error. */
 Test(ops_conv, of_shapes_that_the_library_gets_wrong_are_exact)

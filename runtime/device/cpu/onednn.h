@@ -47,6 +47,10 @@ struct rw_conv_signature {
     int32_t unused;
 };
 
+/* Is the library in this build? Otherwise (-Donednn=disabled) these functions are those of onednn_absent.c: there is no
+   fast code for any signature, and no primitive to run. */
+bool rw_onednn_is_present(void);
+
 /* Does the library use its AVX-512 or AMX code? DNNL_MAX_CPU_ISA may limit it to less than the processor has. */
 bool rw_onednn_takes_avx512(void);
 bool rw_onednn_takes_amx(void);
