@@ -95,7 +95,7 @@ VEC_INLINE void pack_strip(const void *from, rw_dtype dtype, int64_t at, int64_t
 #endif
 
 /* Packs strips of rows or columns that are contiguous in memory. After the last one, the rest of a vector must be
-   readable. What is written after a strip's line is overwritten by the next line, except after the last one. */
+   readable. What is written after a strip's line is overwritten by the next lines; near the strip's end nothing is. */
 VEC_INLINE void pack_dense(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t strips, int64_t wide,
                            int64_t depth, float *to)
 {
@@ -104,7 +104,7 @@ VEC_INLINE void pack_dense(const void *from, rw_dtype dtype, int64_t at, int64_t
             for (int64_t i = 0; i < wide; i += NF_LANES) {
                 const nf x = nf_get(from, dtype, at + s * wide + i);
                 float *const here = to + (s * depth + p) * wide + i;
-                if (wide - i >= NF_LANES || p + 1 < depth) *(nf *)here = x;
+                if ((depth - p) * wide - i >= NF_LANES) *(nf *)here = x; /* ends in the strip */
                 else memcpy(here, &x, (size_t)(wide - i) * sizeof *to);
             }
 }

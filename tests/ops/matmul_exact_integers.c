@@ -325,6 +325,16 @@ Test(matmul_exact_integers, the_largest_by_code_for_older_processors)
     check_all(deep, sizeof deep / sizeof *deep, 2);
 }
 
+/* As above, but with the vectors of this processor. Its matrix unit is left out. */
+Test(matmul_exact_integers, the_largest_where_the_library_is_limited_to_avx2)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
+    setenv("REWIND_ISA", "v4", 1);
+    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+    check_all(largest, sizeof largest / sizeof *largest, 2);
+    check_all(deep, sizeof deep / sizeof *deep, 2);
+}
+
 /* More rows than the sums that are held for the product at a time. */
 Test(matmul_exact_integers, sums_of_bands_of_rows)
 {
