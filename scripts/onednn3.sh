@@ -32,34 +32,12 @@ configure() {
     grep -q '^ *oneDNN *: 3\.' "$dir/build/meson-logs/meson-log.txt"
 }
 
-# suites: the names of those that run
-suites() {
-    local file more='alloc_failure|contracts|float_modes|models_bit_identity|onednn_primitives|plan_only'
-    more+='|resource_limits|workers'
-    for file in "$rewind_root"/tests/ops/*.c; do basename "$file" .c; done | grep -Fxf "$dir/build/tests/suites.txt"
-    grep -Ex "$more" "$dir/build/tests/suites.txt"
-}
-
-# run SUITE...: prints what fails, and the counts
-run() {
-    local name passed=0 failed=0 skipped=0 ok bad left_out log=$dir/log
-    for name; do
-        "$dir/build/tests/$name" --tap >"$log" 2>"$log.err" </dev/null
-        ok=$(grep -c '^ok ' "$log") bad=$(grep -c '^not ok ' "$log") left_out=$(grep -c '^ok .*# SKIP' "$log")
-        [ $((ok + bad)) -gt 0 ] || bad=1
-        [ "$bad" -eq 0 ] || { echo "FAILED  $name"; grep -v '^ok ' "$log"; cat "$log.err"; }
-        passed=$((passed + ok - left_out)) failed=$((failed + bad)) skipped=$((skipped + left_out))
-    done
-    echo "$passed passed, $failed failed, $skipped skipped"
-    [ "$failed" -eq 0 ]
-}
-
 mkdir -p "$dir"
 fetch || { echo "the packages of oneDNN 3.7 cannot be had"; exit 77; }
 configure || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 if [ $# -eq 0 ]; then
-    readarray -t all < <(suites)
+    readarray -t all < <(rewind_cpu_suites "$dir/build" onednn_primitives)
     set -- "${all[@]}"
 fi
 rewind_ninja "$dir/build" "${@/#/tests/}" || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
-run "$@"
+rewind_run_suites "$dir/build" "$@"

@@ -136,27 +136,103 @@ rewind_own_build() {
     else printf '%s\n' "${rewind_own_isa[@]}"; fi
 }
 
+# rewind_cpu_suites DIR [SUITE...]: those of ops and of limits, which depend on the CPU's kernels, and these
+rewind_cpu_suites() {
+    local dir=$1 file more='alloc_failure|contracts|float_modes|models_bit_identity|plan_only|resource_limits|workers'
+    shift
+    for file in "$rewind_root"/tests/ops/*.c; do basename "$file" .c; done | grep -Fxf "$dir/tests/suites.txt"
+    grep -Ex "$more$(printf '|%s' "$@")" "$dir/tests/suites.txt"
+}
+
+# rewind_run_suites DIR SUITE...: prints what fails, and the counts
+rewind_run_suites() {
+    local dir=$1 name passed=0 failed=0 skipped=0 ok bad left_out log=$1/suites.log
+    shift
+    for name; do
+        "$dir/tests/$name" --tap >"$log" 2>"$log.err" </dev/null
+        ok=$(grep -c '^ok ' "$log") bad=$(grep -c '^not ok ' "$log") left_out=$(grep -c '^ok .*# SKIP' "$log")
+        [ $((ok + bad)) -gt 0 ] || bad=1
+        [ "$bad" -eq 0 ] || { echo "FAILED  $name"; grep -v '^ok ' "$log"; cat "$log.err"; }
+        passed=$((passed + ok - left_out)) failed=$((failed + bad)) skipped=$((skipped + left_out))
+    done
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" -eq 0 ]
+}
+
 # rewind_setup [TARGETS]: installs what is missing, and builds these targets in build/
 rewind_setup() {
     rewind_install && rewind_configure "$REWIND_BUILD" && rewind_ninja "$REWIND_BUILD" "$@"
 }
 
-# rewind_fetch_debian COMPONENT FOLDER PACKAGE...: unpacks packages of trixie, whatever Debian this is, into the folder
-rewind_fetch_debian() {
-    local component=$1 to=$2 apt options package status
+# rewind_trixie KIND COMPONENT FUNCTION ARGUMENT...: calls it in an empty folder, with `options` for apt-get. These name
+# the packages (deb) or sources (deb-src) of trixie, whatever Debian this is.
+rewind_trixie() {
+    local kind=$1 component=$2 apt options status
     shift 2
     apt=$(mktemp -d) || return
     options=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
              -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root
              -o Dir::State::status=/dev/null)
-    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-    printf 'deb [signed-by=%s] http://deb.debian.org/debian trixie %s\n' \
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$apt/files"
+    printf '%s [signed-by=%s] http://deb.debian.org/debian trixie %s\n' "$kind" \
         /usr/share/keyrings/debian-archive-keyring.gpg "$component" >"$apt/sources.list"
-    apt-get "${options[@]}" -qq update && (cd "$apt" && apt-get "${options[@]}" -qq download "$@") &&
-        for package in "$apt"/*.deb; do dpkg -x "$package" "$to" || break; done
+    apt-get "${options[@]}" -qq update && (cd "$apt/files" && "$@")
     status=$?
     rm -rf "$apt"
     return $status
+}
+
+# rewind_fetch_debian COMPONENT FOLDER PACKAGE...: unpacks packages into the folder
+rewind_fetch_debian() {
+    local component=$1
+    shift
+    rewind_trixie deb "$component" rewind_unpack_packages "$@"
+}
+
+rewind_unpack_packages() {
+    local to=$1 package
+    shift
+    apt-get "${options[@]}" -qq download "$@" || return
+    for package in *.deb; do dpkg -x "$package" "$to" || return; done
+}
+
+# rewind_fetch_sources FOLDER PACKAGE...: unpacks their original sources, each into FOLDER/PACKAGE
+rewind_fetch_sources() {
+    rewind_trixie deb-src main rewind_unpack_sources "$@"
+}
+
+rewind_unpack_sources() {
+    local to=$1 package
+    shift
+    apt-get "${options[@]}" -qq --download-only source "$@" || return
+    for package; do
+        mkdir -p "$to/$package" && tar xf "$package"_*.orig.tar.* -C "$to/$package" --strip-components=1 || return
+    done
+}
+
+# rewind_static_libraries FOLDER: libsleef.a and libcjson.a in FOLDER/lib, with their headers, from Debian's sources:
+# its packages have shared libraries alone. FOLDER/include is absent if the system has both. Needs CMake.
+rewind_static_libraries() {
+    local to=$1 sources=$1/sources
+    [ ! -f "$to/complete" ] || return 0
+    mkdir -p "$to/lib"
+    if ! echo 'int main(void) { return 0; }' | cc -static -x c - -o "$to/probe" -lsleef -lcjson 2>/dev/null; then
+        command -v cmake >/dev/null || { echo "no static SLEEF and cJSON, and no CMake to build them"; return 1; }
+        echo "Building static SLEEF and cJSON in $to"
+        rewind_fetch_sources "$sources" sleef cjson ||
+            { echo "no static SLEEF and cJSON, and Debian's sources cannot be had"; return 1; }
+        cmake -S "$sources/sleef" -B "$sources/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$to" \
+            -DCMAKE_INSTALL_LIBDIR=lib -DBUILD_SHARED_LIBS=OFF -DSLEEF_BUILD_SHARED_LIBS=OFF -DBUILD_TESTS=OFF \
+            -DSLEEF_BUILD_TESTS=OFF -DBUILD_DFT=OFF -DBUILD_QUAD=OFF -DBUILD_GNUABI_LIBS=OFF \
+            -DSLEEF_BUILD_GNUABI_LIBS=OFF >"$to/log" 2>&1 &&
+            cmake --build "$sources/build" --parallel "$(nproc)" >>"$to/log" 2>&1 &&
+            cmake --install "$sources/build" >>"$to/log" 2>&1 &&
+            cc -O2 -c "$sources/cjson/cJSON.c" -o "$sources/cJSON.o" &&
+            ar rcs "$to/lib/libcjson.a" "$sources/cJSON.o" &&
+            mkdir -p "$to/include/cjson" && cp "$sources/cjson/cJSON.h" "$to/include/cjson" ||
+            { tail -20 "$to/log"; return 1; }
+    fi
+    touch "$to/complete"
 }
 
 # rewind_wheels install|download OPTION FOLDER NAME...: wheels of scripts/wheels.txt, which has their hashes

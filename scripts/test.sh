@@ -8,9 +8,10 @@
 #                              the slowest ones, within five minutes on two idle cores once built
 #   scripts/test.sh --full     all of that, metamorphic sessions for ten minutes instead of one
 #                              (REWIND_METAMORPHIC_SECONDS), all suites under sanitizers, CUDA kernels for every
-#                              architecture and by CUDA 12, suites with oneDNN 3, more kernels as compiled PTX, and
-#                              suites once more over everything of which they otherwise test a sample; the build for
-#                              ARM64 and its suites under an emulator: two hours more
+#                              architecture and by CUDA 12, suites with oneDNN 3 and without oneDNN, a static build,
+#                              more kernels as compiled PTX, and suites once more over everything of which they
+#                              otherwise test a sample; the build for ARM64 and its suites under an emulator: two hours
+#                              more
 #   scripts/test.sh --tsan     all suites, and two contexts in two threads, under ThreadSanitizer as well
 #   scripts/test.sh --valgrind all suites and that program under Valgrind as well
 #
@@ -534,11 +535,14 @@ programs() {
     later check "recompute_sweep: what it writes and answers" "$rewind_root/tests/tools/sweep.py" "$REWIND_BUILD"
     later check "recompute_sweep: numbers beside each other" "$rewind_root/tests/tools/sweep_numbers.py" "$REWIND_BUILD"
     later optional "reference: no warning of Doxygen" python3 "$rewind_root/tests/tools/reference.py" "$REWIND_BUILD"
+    later optional "a program linked with -static" "$rewind_root/tests/tools/static.sh" "$REWIND_BUILD"
     later check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
     later check "the binary interface is that of its record" "$rewind_root/tests/tools/abi.py" "$REWIND_BUILD"
     [ -z "$full" ] || later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
     [ -z "$full" ] || later check "mutated sources compile" "$rewind_root/scripts/mutation.sh" --compile
     [ -z "$full" ] || later optional "suites of the CPU with oneDNN 3" "$rewind_root/scripts/onednn3.sh"
+    [ -z "$full" ] || later script "suites of the CPU without oneDNN" "$rewind_root/scripts/without_onednn.sh"
+    [ -z "$full" ] || later optional "a static build" "$rewind_root/tests/tools/static.sh" "$REWIND_BUILD" full
     [ -z "$full" ] || later optional "Debian packages" "$rewind_root/scripts/debian.sh"
     [ -z "$full" ] || later script "ARM64 under an emulator" "$rewind_root/scripts/arm64.sh"
     later optional "machine code of the CUDA kernels" \
