@@ -542,6 +542,8 @@ programs() {
     [ -z "$full" ] || later check "mutated sources compile" "$rewind_root/scripts/mutation.sh" --compile
     [ -z "$full" ] || later optional "suites of the CPU with oneDNN 3" "$rewind_root/scripts/onednn3.sh"
     [ -z "$full" ] || later script "suites of the CPU without oneDNN" "$rewind_root/scripts/without_onednn.sh"
+    [ -z "$full" ] || later optional "a tarball builds and tests itself" "$rewind_root/tests/tools/dist.sh" \
+        "$REWIND_BUILD" full
     [ -z "$full" ] || later optional "a static build" "$rewind_root/tests/tools/static.sh" "$REWIND_BUILD" full
     [ -z "$full" ] || later optional "Debian packages" "$rewind_root/scripts/debian.sh"
     [ -z "$full" ] || later script "ARM64 under an emulator" "$rewind_root/scripts/arm64.sh"
@@ -568,6 +570,7 @@ main() {
     trap 'rm -rf "$log" "$log".*' EXIT
     phase "checks of the sources"
     optional "no line over 120 columns" columns
+    optional "a source tarball has every file" "$rewind_root/tests/tools/dist.sh" "$REWIND_BUILD"
     check "what hangs is ended" hangs_are_ended
     check "without dpkg, the set-up names what is missing" names_what_is_missing
     check "folders point one way" "$rewind_root/tests/tools/include_graph.py" "$REWIND_BUILD"
