@@ -17,7 +17,7 @@ rw_status rw_place_schedule(const struct rw_schedule *s, uint64_t alignment, uin
         life[n++] = (struct rw_lifetime){ .first = b->first, .last = b->last, .bytes = b->bytes };
     }
     if (!status) status = rw_place(life, n, alignment, ret_bytes);
-    for (size_t i = 0; !status && i < n; i++) offset[of[i]] = life[i].offset;
+    for (size_t i = 0; !status && offset && i < n; i++) offset[of[i]] = life[i].offset;
     rw_free(life);
     rw_free(of);
     return status;

@@ -18,7 +18,7 @@ struct search {
     const struct rw_problem *p;
     struct rw_frontier frontier;
     struct rw_choice choice; /* of the point placed last */
-    struct rw_simulation sim;
+    struct rw_schedule schedule; /* the same */
     struct rw_cost_of_schedule cost;
     uint64_t *offset; /* of its buffers */
     size_t cap_offset;
@@ -31,7 +31,7 @@ struct search {
 static void finish(struct search *s)
 {
     rw_choice_finish(&s->choice);
-    rw_simulation_finish(&s->sim);
+    rw_schedule_finish(&s->schedule);
     rw_frontier_finish(&s->frontier);
     rw_free(s->offset);
 }
@@ -46,10 +46,14 @@ static rw_status place(struct search *s, size_t point, uint64_t *ret_bytes)
 {
     rw_choice_finish(&s->choice);
     rw_status status = rw_frontier_choose(&s->frontier, point, &s->choice);
-    if (!status) status = rw_simulate(s->p, &s->choice, &s->sim, &s->cost);
+    struct rw_simulation *const room = s->frontier.candidates.sims.room;
+    if (!status) status = rw_simulate(s->p, &s->choice, room, &s->cost);
     if (status) return status;
-    if (!rw_grow(&s->offset, &s->cap_offset, 0, s->sim.schedule.n_buffers, sizeof *s->offset)) return RW_ERR_MEMORY;
-    return rw_place_schedule(&s->sim.schedule, s->p->t->ctx->device->alignment, s->offset, ret_bytes);
+    const struct rw_schedule before = s->schedule; /* its memory is used for the next one */
+    s->schedule = room->schedule;
+    room->schedule = before;
+    if (!rw_grow(&s->offset, &s->cap_offset, 0, s->schedule.n_buffers, sizeof *s->offset)) return RW_ERR_MEMORY;
+    return rw_place_schedule(&s->schedule, s->p->t->ctx->device->alignment, s->offset, ret_bytes);
 }
 
 /* Finds the fastest point that fits: the one placed last. */
@@ -130,7 +134,7 @@ static rw_status resolve(struct search *s, const struct rw_policy *policy, uint6
         *ret_bytes = (uint64_t)((double)none * policy->percent / 100);
         return RW_OK;
     }
-    s->beside = rw_context_holds(s->p->t->ctx) + rw_gradients_to_come(s->p) + s->sim.schedule.results_bytes;
+    s->beside = rw_context_holds(s->p->t->ctx) + rw_gradients_to_come(s->p) + s->schedule.results_bytes;
     *ret_bytes = policy->bytes > s->beside ? policy->bytes - s->beside : 0;
     return RW_OK;
 }
@@ -165,14 +169,15 @@ static rw_status decide(struct search *s, const struct rw_policy *policy)
 static rw_status find_limits(struct search *s, const struct rw_policy *policy, struct rw_limits *ret)
 {
     const rw_status status = find_bound(s, policy, s->bytes, &ret->bound);
+    rw_bound_destroy(&s->frontier.bound); /* placing needs memory of its own */
     return status ? status : find_least(s, &ret->least);
 }
 
 static void take(struct search *s, struct rw_decision *ret)
 {
-    *ret = (struct rw_decision){ s->choice, s->sim.schedule, s->cost, s->offset, s->arena, s->bytes };
+    *ret = (struct rw_decision){ s->choice, s->schedule, s->cost, s->offset, s->arena, s->bytes };
     s->choice = (struct rw_choice){ 0 };
-    s->sim.schedule = (struct rw_schedule){ 0 };
+    s->schedule = (struct rw_schedule){ 0 };
     s->offset = NULL;
     s->cap_offset = 0;
 }
@@ -190,22 +195,38 @@ rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *p
     return status;
 }
 
+/* Sizes of all points, to be placed by several threads. */
+struct sizes {
+    struct rw_frontier *f;
+    uint64_t *size;
+};
+
+static rw_status find_size(void *of, size_t i, struct rw_simulation *room)
+{
+    const struct sizes *const x = of;
+    struct rw_candidates *const c = &x->f->candidates;
+    const uint64_t alignment = c->graph.p->t->ctx->device->alignment;
+    x->size[i] = UINT64_MAX;
+    if (x->f->point[i].peak == UINT64_MAX) return RW_OK; /* a named policy whose schedule is too long */
+    const rw_status status = rw_candidate_simulate(c, x->f->point[i].candidate, room);
+    return status ? status : rw_place_schedule(&room->schedule, alignment, NULL, &x->size[i]);
+}
+
 /* Lists placed points, the fastest first, without dominated ones: those not smaller than a faster point, and those
    that are as fast as a smaller one. *ret_n of 0: no point can be addressed. */
-static rw_status list_points(struct search *s, const struct rw_policy *policy, rw_frontier_point *points, size_t *ret_n)
+static rw_status list_points(struct search *s, const struct rw_policy *policy, const uint64_t *sizes,
+                             rw_frontier_point *points, size_t *ret_n)
 {
     const uint64_t most = rw_arena_size_max(s->p->t->ctx);
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < s->frontier.n_points; i++) {
-        const struct rw_frontier_entry *const point = &s->frontier.point[i];
-        uint64_t size = 0;
-        if (*ret_n && point->peak >= points[*ret_n - 1].peak_bytes) continue;
+        const double ms = s->frontier.point[i].seconds * 1e3;
+        const uint64_t size = sizes[i];
         double bound = 0;
-        status = place(s, i, &size);
-        if (status || size > most || (*ret_n && size >= points[*ret_n - 1].peak_bytes)) continue;
+        if (size > most || (*ret_n && size >= points[*ret_n - 1].peak_bytes)) continue;
         status = find_bound(s, policy, size, &bound);
-        *ret_n -= *ret_n && points[*ret_n - 1].ms == s->cost.seconds * 1e3;
-        points[(*ret_n)++] = (rw_frontier_point){ .peak_bytes = size, .ms = s->cost.seconds * 1e3 };
+        *ret_n -= *ret_n && points[*ret_n - 1].ms == ms;
+        points[(*ret_n)++] = (rw_frontier_point){ .peak_bytes = size, .ms = ms };
         points[*ret_n - 1].bound_ms = fmin(bound * 1e3, points[*ret_n - 1].ms); /* summed in another order */
     }
     return status;
@@ -278,15 +299,24 @@ rw_status rw_budget_points(const struct rw_problem *p, const struct rw_policy *p
                            size_t *ret_n)
 {
     struct search s = { .p = p };
+    struct sizes sizes = { .f = &s.frontier };
     rw_frontier_point *points = NULL;
     uint64_t least;
     size_t n = 0;
     rw_status status = find_frontier(&s, policy);
-    if (!status && !(points = rw_malloc(s.frontier.n_points * sizeof *points))) status = RW_ERR_MEMORY;
-    if (!status) status = list_points(&s, policy, points, &n);
+    const size_t n_points = s.frontier.n_points;
+    if (!status) {
+        points = rw_malloc(n_points * sizeof *points);
+        sizes.size = rw_malloc(n_points * sizeof *sizes.size);
+        if (!points || !sizes.size) status = RW_ERR_MEMORY;
+    }
+    struct rw_candidates *const c = &s.frontier.candidates;
+    if (!status) status = rw_simulations_share(&c->sims, n_points, c->n_actions, find_size, &sizes);
+    if (!status) status = list_points(&s, policy, sizes.size, points, &n);
     if (!status && !n) status = find_least(&s, &least);
     if (!status && !n) status = rw_arena_check_size(p->t, least);
     finish(&s);
+    rw_free(sizes.size);
     if (status) {
         rw_free(points);
         return status;

@@ -1,10 +1,11 @@
-/* The work of planning is proportional to the tape, for many parameters, marked values, or readers. An op with many
-   outputs is no more work under a budget than as many nodes. */
+/* The work of planning is proportional to the tape, for many parameters, marked values, or readers, and under a budget.
+   An op with many outputs is no more work under a budget than as many nodes. */
 #include "support/support.h"
 #include "support/work_counter.h"
 
 #include "plan/build.h"
-#include "remat/policy/replayable.h"
+#include "remat/planner/greedy_fill.h"
+#include "remat/schedule/simulate.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -224,4 +225,75 @@ Test(growth, inputs_of_one_op_are_collected_in_proportion)
     const uint64_t small = work_of_readers(SMALL), large = work_of_readers(LARGE);
     cr_expect_gt(small, SMALL, "%llu: is it counted?", (unsigned long long)small);
     cr_expect_lt(large, 9 * small / 2, "%llu and %llu", (unsigned long long)small, (unsigned long long)large);
+}
+
+/* ---- budgets of long tapes ---- */
+
+static rw_tensor *record_chain(struct fixture *b, int n)
+{
+    rw_tensor *const p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(16)), *x = p;
+    for (int i = 0; i < n; i++) x = i % 2 ? rw_mul(b->t, x, p) : rw_tanh(b->t, x);
+    return rw_sum(b->t, x, RW_ALL_AXES, false);
+}
+
+static uint64_t work_of_budget(int n)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const loss = record_chain(&b, n);
+    rw_prediction p;
+    const uint64_t before = work_done();
+    cr_assert_eq(rw_tape_plan(b.t, loss, "budget:50%", &p), RW_OK, "%s", rw_error_message(b.ctx));
+    const uint64_t work = work_done() - before;
+    fixture_close(&b);
+    return work;
+}
+
+/* Tapes of these lengths have the same number of candidates. */
+Test(growth, budgets_work_in_proportion, .timeout = 120)
+{
+    const uint64_t small = work_of_budget(2 * SMALL), large = work_of_budget(2 * LARGE);
+    cr_expect_gt(small, 1000 * SMALL, "%llu: is it counted?", (unsigned long long)small);
+    cr_expect_lt(large, 9 * small / 2, "%llu for %d nodes, %llu for %d", (unsigned long long)small, 2 * SMALL,
+                 (unsigned long long)large, 2 * LARGE);
+}
+
+/* The work of filling a choice that drops everything, where nothing fits. */
+static uint64_t work_of_full(int n)
+{
+    struct fixture b = fixture_open(1, 1);
+    const uint32_t loss = record_chain(&b, n)->id;
+    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &b.t->policy };
+    struct rw_problem p;
+    struct rw_replayable g;
+    struct rw_compact_choice r;
+    struct rw_simulation sim = { 0 };
+    struct rw_cost_of_schedule cost;
+    struct rw_greedy_fill fill;
+    cr_assert_eq(rw_problem_open(&p, b.t, &request), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_replayable_init(&g, &p), RW_OK);
+    cr_assert_eq(rw_compact_choice_init(&r, &g), RW_OK);
+    for (uint32_t v = 0; v < g.n_values; v++) r.drop[v] = rw_value_may_drop(&g, v) ? RW_DROP_ONCE : RW_DROP_NOT;
+    cr_assert_eq(rw_compact_choice_expand(&r, &g, &sim.choice), RW_OK);
+    cr_assert_eq(rw_simulate_briefly(&p, &sim.choice, &sim, &cost), RW_OK);
+    cr_assert_eq(rw_greedy_fill_init(&fill, &g, &sim.schedule), RW_OK);
+    rw_greedy_fill_rank(&fill, &r, NULL);
+    const uint64_t before = work_done();
+    rw_greedy_fill_to(&fill, 0, &r);
+    const uint64_t work = work_done() - before;
+    cr_expect_gt(fill.n_candidates, (size_t)n / 2);
+    rw_greedy_fill_finish(&fill);
+    rw_simulation_finish(&sim);
+    rw_compact_choice_finish(&r);
+    rw_replayable_finish(&g);
+    rw_problem_close(&p);
+    fixture_close(&b);
+    return work;
+}
+
+/* Sixteen times as many values were 20.6 times the work with a search of the tree of live bytes for each. */
+Test(growth, values_that_do_not_fit_are_refused_in_proportion)
+{
+    const uint64_t small = work_of_full(SMALL / 2), large = work_of_full(8 * SMALL);
+    cr_expect_gt(small, SMALL / 2, "%llu: is it counted?", (unsigned long long)small);
+    cr_expect_lt(large, 18 * small, "%llu and %llu", (unsigned long long)small, (unsigned long long)large);
 }

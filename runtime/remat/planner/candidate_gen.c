@@ -435,6 +435,7 @@ rw_status rw_propose_compact_choices(struct rw_candidates *c, size_t n_try, size
     rw_status status = rw_simulations_share(&c->sims, 2, c->n_actions, find_one, &m);
     if (!status) status = propose_cuts(&m);
     if (!status) status = propose_rotors(&m);
+    rw_rotor_finish(&m.rotor); /* its tables are large */
     if (!status) status = rw_candidates_simulate(c);
     const struct filling by_cuts = { .from = 1, .end = c->n, .n = n_try / 2 };
     const struct filling by_cuts_alone = { .from = 1, .end = m.first_rotor, .but = c->n, .n = n_try / 2 };
@@ -446,7 +447,6 @@ rw_status rw_propose_compact_choices(struct rw_candidates *c, size_t n_try, size
     c->end_more = c->n;
     if (!status) status = propose_by_position(&m);
     if (!status && !rw_candidates_are_of_short_tape(c)) status = propose_descents(&m);
-    rw_rotor_finish(&m.rotor);
     rw_hull_finish(&m.hull);
     return status;
 }

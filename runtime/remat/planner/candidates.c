@@ -91,27 +91,41 @@ rw_status rw_candidate_choose(const struct rw_candidates *c, uint32_t candidate,
     return status;
 }
 
-/* Sets a limit of actions for named policies, and gives those above it infinite costs. */
-rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate, struct rw_simulation *room)
+/* Simulates a choice of a candidate. Sets a limit of actions for named policies, and gives those above it infinite
+   costs. */
+static rw_status simulate(struct rw_candidates *c, uint32_t candidate, const struct rw_choice *choice,
+                          struct rw_simulation *room)
 {
-    struct rw_choice choice;
+    struct rw_candidate *const x = &c->candidate[candidate];
     struct rw_cost_of_schedule cost;
-    rw_status status = rw_candidate_choose(c, candidate, &choice);
-    if (status) return status;
-    room->order.most_actions = candidate && c->candidate[candidate].named ? LONGEST * (c->n_actions + 1) : 0;
-    status = rw_simulate_briefly(c->graph.p, &choice, room, &cost);
+    room->order.most_actions = candidate && x->named ? LONGEST * (c->n_actions + 1) : 0;
+    const rw_status status = rw_simulate_briefly(c->graph.p, choice, room, &cost);
     room->order.most_actions = 0;
-    rw_choice_finish(&choice);
     if (status == RW_ERR_UNSUPPORTED) {
-        c->candidate[candidate].peak = UINT64_MAX;
-        c->candidate[candidate].seconds = INFINITY;
+        x->peak = UINT64_MAX;
+        x->seconds = INFINITY;
         return RW_OK;
     }
     if (status) return status;
-    c->candidate[candidate].peak = cost.peak;
-    c->candidate[candidate].moved = cost.moved;
-    c->candidate[candidate].seconds = cost.seconds;
+    x->peak = cost.peak;
+    x->moved = cost.moved;
+    x->seconds = cost.seconds;
     return RW_OK;
+}
+
+rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate, struct rw_simulation *room)
+{
+    const struct rw_candidate *const x = &c->candidate[candidate];
+    struct rw_choice choice;
+    if (!x->named && !x->part) {
+        const rw_status status = rw_compact_choice_expand(&x->compact, &c->graph, &room->choice);
+        return status ? status : simulate(c, candidate, &room->choice, room);
+    }
+    rw_status status = rw_candidate_choose(c, candidate, &choice);
+    if (status) return status;
+    status = simulate(c, candidate, &choice, room);
+    rw_choice_finish(&choice);
+    return status;
 }
 
 static rw_status simulate_next(void *of, size_t i, struct rw_simulation *room)

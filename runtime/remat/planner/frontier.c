@@ -85,6 +85,7 @@ rw_status rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p)
     if (status) return status;
     status = propose_all(&f->candidates);
     if (!status) status = list_points(f);
+    rw_simulations_trim(&f->candidates.sims);
     if (status) rw_frontier_finish(f);
     return status;
 }
@@ -93,8 +94,13 @@ static rw_status open_bound(struct rw_frontier *f)
 {
     struct rw_candidates *const c = &f->candidates;
     if (f->bound) return RW_OK;
-    const rw_status status = rw_candidate_simulate(c, 0, c->sims.room);
-    return status ? status : rw_bound_create(&f->bound, &c->graph, &c->sims.room->schedule);
+    rw_status status = rw_candidate_simulate(c, 0, c->sims.room);
+    struct rw_schedule none = c->sims.room->schedule;
+    c->sims.room->schedule = (struct rw_schedule){ 0 };
+    rw_simulation_finish(c->sims.room); /* the network of the bound is as large as the scratch memory */
+    if (!status) status = rw_bound_create(&f->bound, &c->graph, &none);
+    rw_schedule_finish(&none);
+    return status;
 }
 
 rw_status rw_frontier_bound(struct rw_frontier *f, uint64_t bytes, double *ret_seconds)

@@ -24,25 +24,40 @@
 #include "remat/policy/compact_choice.h"
 #include "remat/schedule/schedule.h"
 
-/* All zero is empty. */
+/* Leaves that are known to be full. Most values that do not fit have one of them in a gap. */
+#define RW_FULL_LEAVES 4
+
+/*
+ * Only actions at which a gap begins or after which one ends divide the tree of live bytes: a leaf is the stretch of
+ * actions from one of these to the next, and has the maximum of their live bytes. All zero is empty.
+ */
 struct rw_greedy_fill {
     const struct rw_replayable *g;
-    size_t n_actions, n_leaves; /* leaves of the tree, a power of two */
-    int64_t *live;              /* as a tree: the maximum below node i, whose children are 2 i and 2 i + 1 */
-    int64_t *most, *added;      /* the same with the values kept so far; what was added to all actions below node i */
+    size_t n_forward; /* actions of forward */
+    size_t n_leaves;  /* a power of two */
+    int64_t *live;    /* leaf -> the compact choice's own bytes */
+    struct rw_live_tree {
+        int64_t most;  /* the maximum of the leaves below, with the values kept so far */
+        int64_t added; /* the bytes that were added to all of these leaves at once */
+    } *tree; /* the children of node i are 2 i and 2 i + 1; the leaves begin at n_leaves */
     struct rw_gap {
-        uint32_t value, from, to; /* actions, inclusive */
-        bool early;               /* it begins after forward's last read of forward's own value */
-    } *gap;                       /* by value */
-    size_t n_gaps, cap_gaps;
+        uint32_t from, to;    /* actions, inclusive */
+        uint32_t first, last; /* leaves, inclusive */
+    } *gap; /* by value, then in the order of actions */
+    size_t n_gaps;
     uint32_t *gap_at; /* value -> its gaps are gap[gap_at[v] .. gap_at[v + 1]) */
     struct rw_greedy_fill_candidate {
         uint32_t value;
         bool later;
         double worth;
-        int64_t least; /* minimum limit with room for it, if no other value is kept */
     } *candidate;
     size_t n_candidates;
+    /* Leaves at which a value did not fit, and the live bytes there at that time. They can only have grown since. */
+    struct rw_full_leaf {
+        uint32_t leaf;
+        int64_t live;
+    } full[RW_FULL_LEAVES];
+    size_t n_full; /* that were ever found: the last RW_FULL_LEAVES are stored */
 };
 
 /* Prepares for the compact choice that s is the schedule of, buffers merged. RW_ERR_MEMORY leaves *f empty. */

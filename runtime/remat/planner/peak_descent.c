@@ -51,11 +51,9 @@ struct descent {
 static rw_status simulate(struct descent *d, const struct rw_compact_choice *r, struct rw_cost_of_schedule *cost)
 {
     struct rw_simulation *const room = d->c->sims.room;
-    struct rw_choice choice;
-    rw_status status = rw_compact_choice_choose(r, d->g, &choice);
+    rw_status status = rw_compact_choice_expand(r, d->g, &room->choice);
     if (status) return status;
-    status = rw_simulate_briefly(d->g->p, &choice, room, cost);
-    rw_choice_finish(&choice);
+    status = rw_simulate_briefly(d->g->p, &room->choice, room, cost);
     d->left -= d->left < room->schedule.n_actions ? d->left : room->schedule.n_actions;
     d->c->n_simulations++;
     return status;

@@ -83,22 +83,47 @@ static struct rw_fate fate_of(struct rw_fate kept, uint8_t drop)
     return fate;
 }
 
+/* Removes the segments of a choice of the same problem, and keeps all values that can be dropped. */
+static rw_status reset(struct rw_choice *c, const struct rw_replayable *g)
+{
+    const bool had_segments = c->n_segments > 1;
+    const size_t n = g->p->mark.values; /* later values are kept by every choice */
+    c->n_segments = 0;
+    if (rw_choice_add_segment(c, 0) == RW_NONE_ID) return RW_ERR_MEMORY;
+    if (had_segments) memset(c->segment_of, 0, g->p->t->n_nodes * sizeof *c->segment_of);
+    if (n) memcpy(c->fate, g->kept, n * sizeof *c->fate);
+    return RW_OK;
+}
+
+static rw_status begin(struct rw_choice *c, const struct rw_replayable *g)
+{
+    if (c->fate) return reset(c, g);
+    const rw_status status = rw_choice_init(c, g->p);
+    if (!status && g->p->t->n_values) memcpy(c->fate, g->kept, g->p->t->n_values * sizeof *c->fate);
+    return status;
+}
+
 /* Starts from the fates with everything kept, and adds segments and drops. */
+rw_status rw_compact_choice_expand(const struct rw_compact_choice *r, const struct rw_replayable *g,
+                                   struct rw_choice *c)
+{
+    rw_status status = begin(c, g);
+    if (!status && r->n_stretches) status = add_segments(r, g, c);
+    if (status) {
+        rw_choice_finish(c);
+        return status;
+    }
+    for (uint32_t v = 0; v < g->n_values; v++)
+        if (r->drop[v]) c->fate[g->value[v]] = fate_of(g->kept[g->value[v]], r->drop[v]);
+    assert(rw_choice_is_valid(c, g->p));
+    return RW_OK;
+}
+
 rw_status rw_compact_choice_choose(const struct rw_compact_choice *r, const struct rw_replayable *g,
                                    struct rw_choice *ret_choice)
 {
-    struct rw_choice c;
-    rw_status status = rw_choice_init(&c, g->p);
-    if (status) return status;
-    if (r->n_stretches) status = add_segments(r, g, &c);
-    if (status) {
-        rw_choice_finish(&c);
-        return status;
-    }
-    if (g->p->t->n_values) memcpy(c.fate, g->kept, g->p->t->n_values * sizeof *c.fate);
-    for (uint32_t v = 0; v < g->n_values; v++)
-        if (r->drop[v]) c.fate[g->value[v]] = fate_of(g->kept[g->value[v]], r->drop[v]);
-    assert(rw_choice_is_valid(&c, g->p));
-    *ret_choice = c;
-    return RW_OK;
+    struct rw_choice c = { 0 };
+    const rw_status status = rw_compact_choice_expand(r, g, &c);
+    if (!status) *ret_choice = c;
+    return status;
 }

@@ -70,4 +70,11 @@ uint32_t rw_compact_choice_add_stretch(struct rw_compact_choice *r, struct rw_st
 rw_status rw_compact_choice_choose(const struct rw_compact_choice *r, const struct rw_replayable *g,
                                    struct rw_choice *ret_choice);
 
+/*
+ * The same into *c, whose memory is reused if this function has written it for the same graph before; else it is all
+ * zero. RW_ERR_MEMORY leaves *c empty.
+ */
+rw_status rw_compact_choice_expand(const struct rw_compact_choice *r, const struct rw_replayable *g,
+                                   struct rw_choice *c);
+
 #endif

@@ -68,20 +68,9 @@ static bool is_computed_in_backward(const struct rw_schedule *s, const struct rw
     return b->first >= s->n_forward && !rw_action_is_move(s->actions[b->first].kind);
 }
 
-/* The buffers of both sides of an in-place pair, as operands of the action. */
-static void find_sides(const rw_tape *t, const struct rw_schedule *s, uint32_t index, const rw_inplace *pair,
-                       uint32_t *ret_out, uint32_t *ret_in)
-{
-    const struct rw_action *const action = &s->actions[index];
-    const struct rw_node *const node = &t->nodes[action->node];
-    *ret_out = s->refs[action->word + node->n_inputs + pair->output];
-    *ret_in = s->refs[action->word + pair->input];
-}
-
 /* Does an input of the action already use that memory? */
-static bool is_used(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t source)
+static bool is_used(const rw_tape *t, const struct rw_schedule *s, const struct rw_action *action, uint32_t source)
 {
-    const struct rw_action *const action = &s->actions[index];
     for (uint32_t i = 0; i < t->nodes[action->node].n_inputs; i++)
         if (s->buffers[s->refs[action->word + i]].source == source) return true;
     return false;
@@ -92,59 +81,100 @@ static bool is_used(const rw_tape *t, const struct rw_schedule *s, uint32_t inde
  * memory, if nothing else uses that memory meanwhile. The same then applies to the inputs from which that input was
  * computed, because actions are visited in reverse. So a sum of gradients needs no second buffer.
  */
-static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_t index, const rw_inplace *pair)
+static void merge_into_gradient(const struct rw_problem *p, struct rw_schedule *s, uint32_t index, uint32_t out,
+                                uint32_t in)
 {
-    uint32_t out, in;
-    find_sides(t, s, index, pair, &out, &in);
     const struct rw_buffer *const o = &s->buffers[out];
     struct rw_buffer *const b = &s->buffers[in];
     if (o->source == RW_NONE_ID || s->sources[o->source].kind != RW_SOURCE_GRADIENT) return;
-    if (!may_take(s, index, in) || b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) return;
-    if (!is_computed_in_backward(s, b) || is_used(t, s, index, o->source)) return;
-    if (is_free(t, s, s->sources[o->source].index, b)) b->source = o->source;
+    if (!may_take(s, index, in) || b->bytes != p->bytes[o->value]) return;
+    if (!is_computed_in_backward(s, b) || is_used(p->t, s, &s->actions[index], o->source)) return;
+    if (is_free(p->t, s, s->sources[o->source].index, b)) b->source = o->source;
 }
 
+/* An action with its node, and the buffers of its operands. */
+struct writer {
+    uint32_t index;
+    const struct rw_node *node;
+    const uint32_t *inputs, *outputs;
+};
+
 /* Has another output of the action reused that memory? */
-static bool is_taken(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t in)
+static bool is_taken(const struct rw_schedule *s, const struct writer *w, uint32_t in)
 {
-    const struct rw_action *const action = &s->actions[index];
-    const struct rw_node *const node = &t->nodes[action->node];
-    for (uint32_t i = 0; i < node->n_outputs; i++)
-        if (s->buffers[s->refs[action->word + node->n_inputs + i]].merged == in) return true;
+    for (uint32_t i = 0; i < w->node->n_outputs; i++)
+        if (s->buffers[w->outputs[i]].merged == in) return true;
     return false;
 }
 
-/* An output reuses the memory of an input that has its last use here. */
-static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t index, const rw_inplace *pair)
+/* An output reuses the memory of an input that has its last use here. Returns whether it does. */
+static inline bool merge_in_arena(struct rw_schedule *s, const struct writer *w, uint32_t out, uint32_t in)
 {
-    uint32_t out, in;
-    find_sides(t, s, index, pair, &out, &in);
-    struct rw_buffer *const o = &s->buffers[out];
     in = rw_buffer_root(s, in);
-    if (o->source != RW_NONE_ID || o->merged != out || !may_take(s, index, in)) return;
-    if (s->buffers[in].bytes != o->bytes || is_taken(t, s, index, in)) return;
+    if (!may_take(s, w->index, in)) return false;
+    struct rw_buffer *const o = &s->buffers[out];
+    if (o->source != RW_NONE_ID || o->merged != out || s->buffers[in].bytes != o->bytes) return false;
+    if (w->node->n_outputs > 1 && is_taken(s, w, in)) return false;
     o->merged = in;
     s->buffers[in].last = o->last;
+    return true;
 }
 
-/* Calls `merge` for each pair of output and input that the action may write in place, in the order of its op. */
-static void merge_each(const struct rw_problem *p, struct rw_schedule *s, uint32_t index,
-                       void (*merge)(const rw_tape *t, struct rw_schedule *s, uint32_t index, const rw_inplace *pair))
+static inline struct writer writer_of(const struct rw_problem *p, const struct rw_schedule *s, uint32_t index)
 {
-    const struct rw_action *const action = &s->actions[index];
-    if (!action->may_overwrite) return;
-    const uint64_t may = p->overwrites[action->node];
-    const struct rw_node *const node = &p->t->nodes[action->node];
-    const rw_inplace *const pair = p->t->ctx->ops[node->op]->inplace;
-    for (size_t k = 0; pair[k].output != UINT16_MAX; k++) {
-        if (k < RW_OVERWRITES_LAST ? !(may >> k & 1) : !rw_may_overwrite(p->t, node, pair[k].output, pair[k].input))
-            continue;
-        merge(p->t, s, index, &pair[k]);
+    const struct rw_action *const a = &s->actions[index];
+    const struct rw_node *const node = &p->t->nodes[a->node];
+    const uint32_t *const inputs = s->refs + a->word;
+    return (struct writer){ index, node, inputs, inputs + node->n_inputs };
+}
+
+/* Does some output have memory outside of the arena? Most actions of backward have none. */
+static inline bool writes_source(const struct rw_schedule *s, const struct writer *w)
+{
+    for (uint32_t i = 0; i < w->node->n_outputs; i++)
+        if (s->buffers[w->outputs[i]].source != RW_NONE_ID) return true;
+    return false;
+}
+
+#define LATE ((uint64_t)1 << RW_OVERWRITES_LAST)
+
+/* Merges the pairs of output and input that an action of backward may write in place, in the order of its op. */
+static void merge_gradients_of(const struct rw_problem *p, struct rw_schedule *s, const struct writer *w, uint64_t may)
+{
+    const rw_inplace *const pair = p->t->ctx->ops[w->node->op]->inplace;
+    for (uint64_t left = may & ~LATE; left; left &= left - 1) {
+        const rw_inplace *const x = &pair[__builtin_ctzll(left)];
+        merge_into_gradient(p, s, w->index, w->outputs[x->output], w->inputs[x->input]);
     }
+    for (size_t k = RW_OVERWRITES_LAST; may & LATE && pair[k].output != UINT16_MAX; k++)
+        if (rw_may_overwrite(p->t, w->node, pair[k].output, pair[k].input))
+            merge_into_gradient(p, s, w->index, w->outputs[pair[k].output], w->inputs[pair[k].input]);
+}
+
+/* The same in the arena. Once its only output is merged, no other pair of an action can be. */
+static void merge_others_of(const struct rw_problem *p, struct rw_schedule *s, const struct writer *w, uint64_t may)
+{
+    const rw_inplace *const pair = p->t->ctx->ops[w->node->op]->inplace;
+    const bool is_single = w->node->n_outputs == 1;
+    for (uint64_t left = may & ~LATE; left; left &= left - 1) {
+        const rw_inplace *const x = &pair[__builtin_ctzll(left)];
+        if (merge_in_arena(s, w, w->outputs[x->output], w->inputs[x->input]) && is_single) return;
+    }
+    for (size_t k = RW_OVERWRITES_LAST; may & LATE && pair[k].output != UINT16_MAX; k++)
+        if (rw_may_overwrite(p->t, w->node, pair[k].output, pair[k].input))
+            merge_in_arena(s, w, w->outputs[pair[k].output], w->inputs[pair[k].input]);
 }
 
 void rw_merge_in_place(const struct rw_problem *p, struct rw_schedule *s)
 {
-    for (uint32_t i = (uint32_t)s->n_actions; i-- > s->n_forward;) merge_each(p, s, i, merge_into_gradient);
-    for (uint32_t i = 0; i < s->n_actions; i++) merge_each(p, s, i, merge_in_arena);
+    for (uint32_t i = (uint32_t)s->n_actions; i-- > s->n_forward;) {
+        if (!s->actions[i].may_overwrite) continue;
+        const struct writer w = writer_of(p, s, i);
+        if (writes_source(s, &w)) merge_gradients_of(p, s, &w, p->overwrites[s->actions[i].node]);
+    }
+    for (uint32_t i = 0; i < s->n_actions; i++) {
+        if (!s->actions[i].may_overwrite) continue;
+        const struct writer w = writer_of(p, s, i);
+        merge_others_of(p, s, &w, p->overwrites[s->actions[i].node]);
+    }
 }

@@ -23,6 +23,14 @@ void rw_simulations_finish(struct rw_simulations *s)
     *s = (struct rw_simulations){ 0 };
 }
 
+void rw_simulations_trim(struct rw_simulations *s)
+{
+    for (int i = 1; s->room && i < s->threads; i++) {
+        rw_simulation_finish(&s->room[i]);
+        s->room[i] = (struct rw_simulation){ 0 };
+    }
+}
+
 static int threads_for(const struct rw_simulations *s, size_t n, size_t actions)
 {
     if (s->threads < 2 || n < 2 || n * actions < 2 * ACTIONS_WORTH_A_THREAD) return 1;

@@ -16,6 +16,9 @@ struct rw_simulations {
 rw_status rw_simulations_init(struct rw_simulations *s, int threads);
 void rw_simulations_finish(struct rw_simulations *s);
 
+/* Releases the scratch memory of the other threads. They allocate it again if there is more work for them. */
+void rw_simulations_trim(struct rw_simulations *s);
+
 /* Does piece i of the work that `of` describes, with that scratch. The result must not depend on the scratch. */
 typedef rw_status rw_simulations_work(void *of, size_t i, struct rw_simulation *room);
 

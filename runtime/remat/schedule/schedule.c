@@ -32,14 +32,14 @@ static bool drops(const struct emitter *e, uint32_t base)
 /* Is the value kept for the first visit that reads it, and dropped after that? */
 static bool is_for_first(const struct emitter *e, uint32_t base)
 {
-    return drops(e, base) && e->choice->fate[base].what == RW_KEEP_FIRST;
+    return e->s->dropped[base] & RW_FOR_FIRST;
 }
 
 /* ---- buffers, sources, results ---- */
 
+/* emit() has reserved its memory. */
 static uint32_t add_buffer(struct rw_schedule *s, uint32_t value, uint32_t source, uint64_t bytes, bool replay)
 {
-    if (!rw_grow(&s->buffers, &s->cap_buffers, s->n_buffers, 1, sizeof *s->buffers)) return RW_NONE_ID;
     const uint32_t id = (uint32_t)s->n_buffers++;
     s->buffers[id] = (struct rw_buffer){
         .value = value, .first = UINT32_MAX, .source = source, .bytes = bytes, .replay = replay, .merged = id };
@@ -165,15 +165,15 @@ static uint32_t committed_buffer(struct emitter *e, const struct rw_node *node, 
     return source_buffer(e->out, base, 0, RW_SOURCE_GRADIENT, s->index, RW_NONE_ID);
 }
 
-/* The buffer that the action writes an output of its node to. */
-static uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uint32_t base, uint8_t kind)
+/* The buffer that the action writes an output of its node to. again: it is not the node's first execution. */
+static inline uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uint32_t base, uint8_t kind,
+                                     bool again)
 {
     const uint64_t bytes = e->p->bytes[base];
     if (kind == RW_ACTION_COMMIT) return committed_buffer(e, node, base);
     const uint32_t target = kind == RW_ACTION_REPLAY ? RW_NONE_ID : e->p->target_of[base];
     if (target != RW_NONE_ID) return target_buffer(e, &e->p->targets.target[target], base, bytes);
     if (!bytes) return source_buffer(e->out, base, 0, RW_SOURCE_NOWHERE, 0, RW_NONE_ID);
-    const bool again = kind == RW_ACTION_REPLAY && !is_deferred(e, (uint32_t)(node - e->t->nodes));
     return add_buffer(e->out, base, RW_NONE_ID, bytes, again);
 }
 
@@ -187,16 +187,17 @@ static size_t serving(const struct emitter *e, uint32_t base)
 }
 
 /* The buffer that a read finds, RW_NONE_ID if the value must be recomputed. A value that forward still reads is
-   available until then. */
-static uint32_t find(const struct emitter *e, uint32_t base)
+   available until then. Most dropped values that are missing belong to no visit. */
+static inline uint32_t find(const struct emitter *e, uint32_t base)
 {
-    if (e->s->buffer[base] != RW_NONE_ID) return e->s->buffer[base];
-    return drops(e, base) ? rw_visits_find(&e->s->visits, base, serving(e, base)) : RW_NONE_ID;
+    const uint32_t buffer = e->s->buffer[base];
+    if (buffer != RW_NONE_ID || !drops(e, base) || e->s->visits.top[base] == RW_NONE_ID) return buffer;
+    return rw_visits_find(&e->s->visits, base, serving(e, base));
 }
 
-static bool is_there(const struct emitter *e, uint32_t base)
+static inline bool is_there(const struct emitter *e, uint32_t base)
 {
-    return e->p->given[base] || find(e, base) != RW_NONE_ID;
+    return find(e, base) != RW_NONE_ID || e->p->given[base];
 }
 
 static void read_early(struct emitter *e, uint32_t base)
@@ -206,13 +207,19 @@ static void read_early(struct emitter *e, uint32_t base)
 
 /* ---- actions ---- */
 
-static bool touch(struct rw_schedule *s, uint32_t buffer)
+/* Adds an operand to the action. emit() has reserved its memory. */
+static inline void touch(struct rw_schedule *s, uint32_t buffer)
 {
-    if (buffer == RW_NONE_ID || !rw_grow(&s->refs, &s->cap_refs, s->n_refs, 1, sizeof *s->refs)) return false;
     s->refs[s->n_refs++] = buffer;
-    struct rw_buffer *const b = &s->buffers[buffer];
-    if (b->first == UINT32_MAX) b->first = (uint32_t)s->n_actions;
-    b->last = (uint32_t)s->n_actions;
+    s->buffers[buffer].last = (uint32_t)s->n_actions;
+}
+
+/* Adds an operand whose buffer begins here, or a source whose buffer may have begun before. */
+static inline bool touch_first(struct rw_schedule *s, uint32_t buffer)
+{
+    if (buffer == RW_NONE_ID) return false;
+    if (s->buffers[buffer].first == UINT32_MAX) s->buffers[buffer].first = (uint32_t)s->n_actions;
+    touch(s, buffer);
     return true;
 }
 
@@ -222,7 +229,7 @@ static bool touch(struct rw_schedule *s, uint32_t buffer)
  */
 static rw_status give_to_visit(struct emitter *e, uint32_t base, uint32_t buffer)
 {
-    if (!is_for_first(e, base) || e->s->early[base] || e->s->buffer[base] == RW_NONE_ID) return RW_OK;
+    if (e->s->early[base] || e->s->buffer[base] == RW_NONE_ID) return RW_OK;
     e->s->buffer[base] = RW_NONE_ID;
     return rw_visits_note(&e->s->visits, base, serving(e, base), buffer);
 }
@@ -233,9 +240,13 @@ static rw_status add_inputs(struct emitter *e, const struct rw_node *node, uint8
     for (uint32_t i = 0; i < node->n_inputs; i++) {
         const uint32_t b = commits ? rw_problem_read_by_commit(e->p, node, i) : rw_problem_input(e->p, node, i);
         uint32_t buffer = find(e, b);
-        if (buffer == RW_NONE_ID && e->p->given[b]) buffer = e->s->buffer[b] = given_buffer(e, b);
-        if (!touch(e->out, buffer)) return RW_ERR_MEMORY;
-        if (kind != RW_ACTION_FORWARD && give_to_visit(e, b, buffer)) return RW_ERR_MEMORY;
+        if (buffer != RW_NONE_ID) {
+            touch(e->out, buffer);
+        } else {
+            if (e->p->given[b]) buffer = e->s->buffer[b] = given_buffer(e, b);
+            if (!touch_first(e->out, buffer)) return RW_ERR_MEMORY;
+        }
+        if (kind != RW_ACTION_FORWARD && is_for_first(e, b) && give_to_visit(e, b, buffer)) return RW_ERR_MEMORY;
     }
     return RW_OK;
 }
@@ -253,12 +264,12 @@ static rw_status note_replay(struct emitter *e, uint32_t base, uint32_t buffer)
  * Adds all outputs of a node. Dropped outputs of a replay belong to the visit. Its other outputs are written too, but
  * readers use the values that already exist.
  */
-static rw_status add_outputs(struct emitter *e, const struct rw_node *node, uint8_t kind)
+static rw_status add_outputs(struct emitter *e, const struct rw_node *node, uint8_t kind, bool again)
 {
     for (uint32_t i = 0; i < node->n_outputs; i++) {
         const uint32_t b = node->first_output + i;
-        const uint32_t buffer = output_buffer(e, node, b, kind);
-        if (!touch(e->out, buffer)) return RW_ERR_MEMORY;
+        const uint32_t buffer = output_buffer(e, node, b, kind, again);
+        if (!touch_first(e->out, buffer)) return RW_ERR_MEMORY;
         if (kind == RW_ACTION_REPLAY) {
             const rw_status status = drops(e, b) ? note_replay(e, b, buffer) : RW_OK;
             if (status) return status;
@@ -269,11 +280,19 @@ static rw_status add_outputs(struct emitter *e, const struct rw_node *node, uint
     return RW_OK;
 }
 
-static rw_status add_workspace(struct emitter *e, uint32_t n)
+static inline void add_workspace(struct emitter *e, uint32_t n)
 {
     const uint64_t bytes = e->p->workspace[n];
-    if (!bytes) return RW_OK;
-    return touch(e->out, add_buffer(e->out, RW_NONE_ID, RW_NONE_ID, bytes, false)) ? RW_OK : RW_ERR_MEMORY;
+    if (bytes) touch_first(e->out, add_buffer(e->out, RW_NONE_ID, RW_NONE_ID, bytes, false));
+}
+
+/* Reserves memory for an action of the node: each of its operands may be a new buffer. */
+static inline bool reserve_action(struct rw_schedule *s, const struct rw_node *node)
+{
+    const size_t n = (size_t)node->n_inputs + node->n_outputs + 1; /* and a workspace */
+    return rw_grow(&s->actions, &s->cap_actions, s->n_actions, 1, sizeof *s->actions) &&
+           rw_grow(&s->refs, &s->cap_refs, s->n_refs, n, sizeof *s->refs) &&
+           rw_grow(&s->buffers, &s->cap_buffers, s->n_buffers, n, sizeof *s->buffers);
 }
 
 /* Emits one execution of a node, for the visit that backward is in. A deferred node is demanded like a replay. */
@@ -282,21 +301,19 @@ static rw_status emit(struct emitter *e, uint32_t n, uint8_t kind)
     struct rw_schedule *const s = e->out;
     const struct rw_node *const node = &e->t->nodes[n];
     if (e->s->most_actions && s->n_actions == e->s->most_actions) return RW_ERR_UNSUPPORTED;
-    if (!rw_grow(&s->actions, &s->cap_actions, s->n_actions, 1, sizeof *s->actions)) return RW_ERR_MEMORY;
-    struct rw_action *const action = &s->actions[s->n_actions];
-    *action = (struct rw_action){ .node = n, .word = (uint32_t)s->n_refs, .kind = kind,
-                                  .may_overwrite = e->p->overwrites[n] != 0 };
+    if (!reserve_action(s, node)) return RW_ERR_MEMORY;
+    const size_t word = s->n_refs;
+    const bool deferred = is_deferred(e, n);
     rw_status status = add_inputs(e, node, kind);
-    if (!status) status = add_outputs(e, node, kind);
-    if (!status) status = add_workspace(e, n);
+    if (!status) status = add_outputs(e, node, kind, kind == RW_ACTION_REPLAY && !deferred);
+    add_workspace(e, n);
     for (uint32_t i = 0; kind == RW_ACTION_FORWARD && i < node->n_inputs; i++)
         read_early(e, rw_problem_input(e->p, node, i));
-    action->n_words = (uint16_t)(s->n_refs - action->word);
-    if (is_deferred(e, n)) {
-        action->kind = RW_ACTION_FORWARD;
-        e->s->deferred[n] = false;
-    }
-    s->n_actions++;
+    if (deferred) e->s->deferred[n] = false;
+    s->actions[s->n_actions++] = (struct rw_action){ .node = n, .word = (uint32_t)word,
+                                                     .n_words = (uint16_t)(s->n_refs - word),
+                                                     .kind = deferred ? RW_ACTION_FORWARD : kind,
+                                                     .may_overwrite = e->p->overwrites[n] != 0 };
     return status;
 }
 
@@ -348,7 +365,10 @@ static rw_status emit_backward(struct emitter *e, uint32_t n)
 {
     const struct rw_node *const node = &e->t->nodes[n];
     rw_status status = rw_visits_enter(&e->s->visits, e->choice->segment_of[n]);
-    for (uint32_t i = 0; !status && i < node->n_inputs; i++) status = demand(e, rw_problem_input(e->p, node, i));
+    for (uint32_t i = 0; !status && i < node->n_inputs; i++) {
+        const uint32_t b = rw_problem_input(e->p, node, i);
+        if (e->s->buffer[b] == RW_NONE_ID) status = demand(e, b);
+    }
     return status ? status : emit(e, n, RW_ACTION_BACKWARD);
 }
 
@@ -490,8 +510,10 @@ static rw_status begin(struct emitter *e)
     }
     bool moves = false;
     for (size_t v = 0; v < recorded; v++) {
-        e->s->dropped[v] = !e->p->given[v] && rw_fate_drops(&e->choice->fate[v]);
-        moves |= e->choice->fate[v].what == RW_MOVE;
+        const struct rw_fate fate = e->choice->fate[v];
+        const bool is_dropped = !e->p->given[v] && rw_fate_drops(&fate);
+        e->s->dropped[v] = (uint8_t)(is_dropped | (is_dropped && fate.what == RW_KEEP_FIRST ? RW_FOR_FIRST : 0));
+        moves |= fate.what == RW_MOVE;
     }
     if (n) {
         memset(e->s->dropped + recorded, 0, (n - recorded) * sizeof *e->s->dropped);

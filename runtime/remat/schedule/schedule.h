@@ -138,9 +138,10 @@ struct rw_buffer {
     uint32_t first, last; /* actions, inclusive */
     uint32_t source;      /* its memory if that is not the arena, RW_NONE_ID in the arena */
     uint64_t bytes;
-    bool replay;
     uint32_t merged; /* buffer whose memory it reuses in place; itself if it has its own */
+    bool replay;
 };
+_Static_assert(sizeof(struct rw_buffer) == 32, "planning reads many of them: keep them small");
 
 struct rw_schedule {
     struct rw_action *actions; /* the actions' words are indexes into refs until placement turns them into words */
@@ -177,6 +178,8 @@ struct rw_front {
     uint32_t *early;  /* base value -> reads of forward that follow these nodes */
 };
 
+#define RW_FOR_FIRST 2
+
 /* Scratch memory of rw_order(). All zero is empty. The next schedule reuses it. */
 struct rw_order_scratch {
     struct rw_front front;
@@ -187,7 +190,7 @@ struct rw_order_scratch {
     } reads;
     bool *deferred;   /* node that can be deferred -> it is, and has not been executed yet */
     size_t cap_nodes;
-    bool *dropped;    /* base value -> freed after the reads of forward, or after a first visit */
+    uint8_t *dropped; /* base value -> not 0: freed after the reads of forward, or with RW_FOR_FIRST a first visit */
     uint32_t *buffer; /* base value -> its buffer while it is live for every visit: forward or backward itself
                          computed it, or a replay for the whole step did */
     uint32_t *early;  /* base value that is dropped -> reads of forward still to come */

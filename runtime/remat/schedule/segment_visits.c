@@ -30,11 +30,10 @@ void rw_visits_finish(struct rw_visits *v)
 }
 
 /* Finds the deepest segment of the path that contains the new segment, and begins visits from there down. */
-rw_status rw_visits_enter(struct rw_visits *v, uint32_t segment)
+rw_status rw_visits_begin(struct rw_visits *v, uint32_t segment)
 {
     const struct rw_segment *const segments = v->choice->segment;
     const size_t depth = segments[segment].depth;
-    if (v->path[v->depth].segment == segment) return RW_OK;
     if (!rw_grow(&v->path, &v->cap_path, v->depth + 1, depth + 1, sizeof *v->path)) return RW_ERR_MEMORY;
     size_t shared = v->depth < depth ? v->depth : depth;
     uint32_t s = segment;
@@ -47,26 +46,10 @@ rw_status rw_visits_enter(struct rw_visits *v, uint32_t segment)
     return RW_OK;
 }
 
-/* The last buffer of the value from a visit that backward is still in. */
-static uint32_t last_computed(const struct rw_visits *v, uint32_t value)
-{
-    uint32_t i = v->top[value];
-    while (i != RW_NONE_ID && (v->computed[i].depth > v->depth ||
-                               v->path[v->computed[i].depth].id != v->computed[i].id))
-        i = v->computed[i].below;
-    return i;
-}
-
-uint32_t rw_visits_find(const struct rw_visits *v, uint32_t value, size_t depth)
-{
-    const uint32_t i = last_computed(v, value);
-    return i != RW_NONE_ID && v->computed[i].depth == depth ? v->computed[i].buffer : RW_NONE_ID;
-}
-
 rw_status rw_visits_note(struct rw_visits *v, uint32_t value, size_t depth, uint32_t buffer)
 {
     if (!rw_grow(&v->computed, &v->cap_computed, v->n_computed, 1, sizeof *v->computed)) return RW_ERR_MEMORY;
-    const uint32_t below = last_computed(v, value);
+    const uint32_t below = rw_visits_last(v, value);
     v->computed[v->n_computed] = (struct rw_computed){ (uint32_t)depth, v->path[depth].id, buffer, below };
     v->top[value] = (uint32_t)v->n_computed++;
     return RW_OK;

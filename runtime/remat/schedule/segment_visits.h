@@ -29,11 +29,32 @@ struct rw_visits {
 rw_status rw_visits_init(struct rw_visits *v, const struct rw_choice *c, size_t n_values);
 void rw_visits_finish(struct rw_visits *v);
 
+/* Enters a segment in which backward is not yet. */
+rw_status rw_visits_begin(struct rw_visits *v, uint32_t segment);
+
 /* Backward reaches a node of that segment. Segments that do not contain it are left, and new visits begin. */
-rw_status rw_visits_enter(struct rw_visits *v, uint32_t segment);
+static inline rw_status rw_visits_enter(struct rw_visits *v, uint32_t segment)
+{
+    return v->path[v->depth].segment == segment ? RW_OK : rw_visits_begin(v, segment);
+}
+
+/* The last buffer of the value from a visit that backward is still in: an index into computed. */
+static inline uint32_t rw_visits_last(const struct rw_visits *v, uint32_t value)
+{
+    uint32_t i = v->top[value];
+    while (i != RW_NONE_ID && (v->computed[i].depth > v->depth ||
+                               v->path[v->computed[i].depth].id != v->computed[i].id))
+        i = v->computed[i].below;
+    return i;
+}
 
 /* The buffer that the visit at that depth of the path has for the value; RW_NONE_ID if it has none. */
-uint32_t rw_visits_find(const struct rw_visits *v, uint32_t value, size_t depth);
+static inline uint32_t rw_visits_find(const struct rw_visits *v, uint32_t value, size_t depth)
+{
+    const uint32_t i = rw_visits_last(v, value);
+    return i != RW_NONE_ID && v->computed[i].depth == depth ? v->computed[i].buffer : RW_NONE_ID;
+}
+
 rw_status rw_visits_note(struct rw_visits *v, uint32_t value, size_t depth, uint32_t buffer);
 
 #endif

@@ -185,6 +185,7 @@ rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule 
 
 void rw_simulation_finish(struct rw_simulation *sim)
 {
+    rw_choice_finish(&sim->choice);
     rw_order_scratch_finish(&sim->order);
     rw_copy_schedule_scratch_finish(&sim->overlap);
     rw_schedule_finish(&sim->schedule);

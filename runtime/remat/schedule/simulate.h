@@ -38,7 +38,9 @@ void rw_sweep_scratch_finish(struct rw_sweep_scratch *scratch);
 rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule *s, struct rw_sweep_scratch *scratch,
                            struct rw_cost_of_schedule *ret);
 
+/* Scratch memory of simulations of one problem after the other, except for the choice. */
 struct rw_simulation {
+    struct rw_choice choice; /* of a planner, for the graph of one problem: rw_compact_choice_expand() */
     struct rw_order_scratch order;
     struct rw_copy_schedule_scratch overlap;
     struct rw_schedule schedule;
