@@ -1,9 +1,10 @@
 /*
  * The library's own cost, without kernels: nanoseconds per recorded node from record to the end of backward with the
- * plan cached, ckpt_begin + ckpt_end, bytes of tape per node, the time of passes 2 to 4 for long tapes, and a planner's
- * time per candidate.
+ * plan cached, ckpt_begin + ckpt_end, bytes of tape per node, the time of passes 2 to 4 for long tapes, a planner's
+ * time per candidate, and the time and memory of planning long tapes under a budget.
  *
  * The ops are the caller's own with empty kernels: a mix of one and two inputs, with gradients of one or two such ops.
+ * Tapes under a budget are chains of tanh and mul.
  */
 #include "figure.h"
 
@@ -14,6 +15,7 @@
 #include <rewind/rewind.h>
 
 #include <math.h>
+#include <sys/resource.h>
 
 static rw_status check(rw_op_call *call)
 {
@@ -182,11 +184,87 @@ static double simulation_us(const char *spec, long nodes, int rounds)
     return 1e6 * best;
 }
 
+/* ---- budgets of long tapes ---- */
+
+struct long_tape {
+    rw_context *ctx;
+    rw_tape *t;
+    rw_tensor *loss;
+};
+
+static struct long_tape open_long_tape(long nodes)
+{
+    struct long_tape l = { 0 };
+    figure_must(NULL, rw_context_create(&l.ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 }));
+    figure_must(l.ctx, rw_tape_create(&l.t, l.ctx));
+    rw_tensor *const p = rw_param(l.ctx, "p", RW_F32, RW_SHAPE(16)), *x = p;
+    for (long i = 0; i < nodes; i++) x = i % 2 ? rw_mul(l.t, x, p) : rw_tanh(l.t, x);
+    l.loss = rw_sum(l.t, x, RW_ALL_AXES, false);
+    return l;
+}
+
+static void close_long_tape(struct long_tape *l)
+{
+    rw_tape_destroy(&l->t);
+    rw_context_destroy(&l->ctx);
+}
+
+/* Minimum time of a frontier, over three rounds. */
+static double frontier_seconds(long nodes)
+{
+    enum { POINTS = 4096 };
+    static rw_frontier_point points[POINTS];
+    struct long_tape l = open_long_tape(nodes);
+    double best = INFINITY;
+    figure_must(l.ctx, ckpt_set_policy(l.t, "budget:50%"));
+    for (int round = 0; round < 3; round++) {
+        size_t n = POINTS;
+        const double begin = now_s();
+        figure_must(l.ctx, rw_tape_frontier(l.t, l.loss, points, &n));
+        best = fmin(best, now_s() - begin);
+    }
+    close_long_tape(&l);
+    return best;
+}
+
+/* The largest resident set of the process so far. */
+static double largest_bytes(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return 1024.0 * (double)usage.ru_maxrss;
+}
+
+/* Time of one plan under half of the peak of `none`, and the bytes by which it enlarges the process. The tape itself
+   does not count. */
+static double budget_seconds(long nodes, double *ret_bytes)
+{
+    struct long_tape l = open_long_tape(nodes);
+    rw_prediction p;
+    const double before = largest_bytes(), begin = now_s();
+    figure_must(l.ctx, rw_tape_plan(l.t, l.loss, "budget:50%", &p));
+    const double seconds = now_s() - begin;
+    *ret_bytes = largest_bytes() - before;
+    close_long_tape(&l);
+    return seconds;
+}
+
+/* The largest tape comes last, so that its planning enlarges the process. */
+static void budget_cost(void)
+{
+    double bytes = 0;
+    figure("frontier of 10,000 nodes, 2 threads", frontier_seconds(10000), "s", 0.5);
+    figure("budget:50% of 100,000 nodes, 2 threads", budget_seconds(100000, &bytes), "s", 2);
+    figure("budget:50% of 1,000,000 nodes, 2 threads", budget_seconds(1000000, &bytes), "s", 20);
+    figure("planning memory of budget:50% per node, 1,000,000 nodes, 2 threads", bytes / 1e6, "bytes", 300);
+}
+
 int main(void)
 {
     host_cost(128);
     host_cost(1);
     parallel_cost();
+    budget_cost(); /* before other long tapes, whose memory would hide that of planning */
     figure("rw_simulate() of 2,000 nodes under full, per action", simulation_us("full", 2000, 300), "us", 0.15);
     figure("rw_simulate() of 100,000 nodes under full, per action", simulation_us("full", 100000, 10), "us", 0.15);
     const double small = plan_seconds(100000), large = plan_seconds(1000000);
