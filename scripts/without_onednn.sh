@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the library without oneDNN, in build-without-onednn/, and runs the suites that depend on the CPU's kernels: once
-# with the kernels that this processor selects, and those of products again with each older set. The last line is
+# Builds the library without oneDNN, in build-without-onednn/, and runs the suites that depend on the CPU's kernels:
+# once with the kernels that this processor selects, and those of products again with each older set. The last line is
 # "N passed, N failed, N skipped".
 #
 #   scripts/without_onednn.sh [SUITE...]     only these
