@@ -45,8 +45,11 @@ cc $flags "$dir/use.c" -o "$dir/c_shared" $(pkg-config --libs rewind)
 c++ -std=c++17 $flags "$dir/use.cpp" -o "$dir/cpp_shared" $(pkg-config --libs rewind)
 static=$(pkg-config --static --libs rewind | sed 's/-lrewind//')
 cc $flags "$dir/use.c" -o "$dir/c_static" "$libdir/librewind.a" $static
-run "$dir/c_shared"
+LD_DEBUG=files LD_DEBUG_OUTPUT=$dir/loaded run "$dir/c_shared"
 run "$dir/cpp_shared"
+# A process that uses the CPU alone loads none of CUDA's libraries.
+grep -q 'librewind[.]so' "$dir"/loaded.*
+if grep -E 'file=[^ ]*lib(cuda|cudart|cublas|cudnn|nvrtc|nvidia)' "$dir"/loaded.*; then exit 1; fi
 "$dir/c_static"
 
 # As a package of CMake, of a version that suits and of one that does not
