@@ -65,7 +65,11 @@ if command -v cmake >/dev/null; then
     for version in 0.2 1 0.0.9; do
         printf '%s\n' 'cmake_minimum_required(VERSION 3.16)' 'project(use C)' "find_package(rewind $version REQUIRED)" \
             >"$dir/cmake/CMakeLists.txt"
-        ! cmake -S "$dir/cmake" -B "$dir/cmake/build-$version" -Drewind_DIR="$libdir/cmake/rewind" >"$dir/log" 2>&1
+        if cmake -S "$dir/cmake" -B "$dir/cmake/build-$version" -Drewind_DIR="$libdir/cmake/rewind" >"$dir/log" 2>&1
+        then
+            echo "find_package(rewind $version): expected a refusal, got the library"
+            exit 1
+        fi
         grep -q 'considered but not accepted' "$dir/log"
     done
     echo "find_package(rewind)"
