@@ -6,7 +6,7 @@
 /* machine_code.py: stream gather_kernel<unit16> */
 /* machine_code.py: stream sum_kernel<(float, 4|__half, 8|__nv_bfloat16, 8|double, 2)>: share=1 */
 /* machine_code.py: (count|scan|scatter)_kernel: the sort: four bytes per token */
-/* machine_code.py: stitch_kernel<.*>: rows that lie over several runs: few */
+/* machine_code.py: stitch_kernel<.*>: rows that extend over several runs: few */
 /* machine_code.py: (gather|sum)_kernel<.*>: rows that do not divide into packs */
 #include "ops/common/wide_copies.cuh"
 

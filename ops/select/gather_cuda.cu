@@ -3,7 +3,7 @@
  * is stable and whose sums are cut by the indices alone. Here the index is flattened for it. An index out of range
  * becomes a row that does not exist, which the embedding's kernel reports.
  */
-/* machine_code.py: (take|bag)_kernel<.*>: elements that lie apart */
+/* machine_code.py: (take|bag)_kernel<.*>: elements that are not adjacent */
 /* machine_code.py: flat(_rows)?_kernel: four bytes per index */
 #include "ops/common/elementwise_map.cuh"
 
