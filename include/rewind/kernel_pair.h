@@ -30,31 +30,36 @@
 extern "C" {
 #endif
 
-#define RW_CALL_MAX_INPUTS 64  ///< the maximum number of inputs of a call
+#define RW_CALL_MAX_INPUTS 31  ///< the maximum number of inputs of a call
 #define RW_CALL_MAX_OUTPUTS 8  ///< the maximum number of outputs of a call
 #define RW_CALL_MAX_DATA 4096  ///< the maximum bytes of a call's data
 
 /**
  * Computes all elements of all outputs from the inputs. Operands are dense and row-major. On CUDA they are in device
  * memory, and the function queues its work on k->stream, without waiting. Every byte of an output may depend only on
- * the inputs, on data, and on k->ticket if the call draws numbers.
+ * the inputs, on data, and on the ticket if the call draws numbers.
  * @param out  addresses of the outputs; contents are undefined, or zero with rw_call_params.zeroed_outputs
  * @param in   addresses of the inputs, which it may not write; NULL beyond the last one
- * @param data a copy of rw_call_params.data; NULL if there is none
- * @param k    threads (rw_kernel_parallel()), stream, workspace and ticket. Other members are for the library.
+ * @param data a copy of rw_call_params.data, aligned to 8 bytes; NULL if there is none
+ * @param k    threads (rw_kernel_parallel()), stream and workspace. Types and shapes of in[i] and out[i] are in
+ *             k->in[i] and k->out[i]. Random numbers begin at k->ticket; on CUDA *k->ticket_base, read on the device,
+ *             is added to its offset, so that each launch of a graph has other numbers (rw_ticket). Other members are
+ *             for the library.
  * @return RW_OK, or an error as that of a kernel in rewind/op.h, with which the step fails
  */
 typedef rw_status (*rw_call_forward_fn)(void *const *out, void *const *in, const void *data, const rw_kernel *k);
 
 /**
- * Adds to the gradients of the inputs, which are zero when it begins. It runs once per call and backward pass.
+ * Adds to the gradients of the inputs, which are zero when it begins. It may run more than once in a step, as forward
+ * may, so it has no effects beside its outputs.
  * @param d_in  addresses of the inputs' gradients, with the type and shape of the input. NULL for an input whose
  *              gradient is not needed, and for an integer or boolean one.
  * @param d_out addresses of the outputs' gradients, which it may not write. NULL for an output into which no gradient
  *              flows; at least one is not NULL.
  * @param in, out addresses of the inputs and outputs of forward, which it may not write. NULL for those in
  *              rw_call_params.unread_inputs and unread_outputs.
- * @param data, k as for forward; the ticket is the forward's, for the same random numbers
+ * @param data, k as for forward, but k->in and k->out are for the library; the ticket is the forward's, for the same
+ *              random numbers
  * @return as forward
  */
 typedef rw_status (*rw_call_backward_fn)(void *const *d_in, void *const *d_out, void *const *in, void *const *out,
@@ -84,20 +89,26 @@ typedef struct rw_call_params {
     uint32_t unread_outputs;  ///< the same for outputs
     uint32_t overwritten_gradients; ///< inputs whose gradient backward writes, rather than adds to: it is not zeroed
     bool zeroed_outputs;      ///< forward adds to its outputs: they are zeroed before
-    bool nondeterministic;    ///< forward may give other bytes from equal inputs: its outputs are kept, not recomputed
-    int64_t draws;            ///< random words that forward may draw; 0: none, and k->ticket is not set
+    bool nondeterministic;    ///< forward or backward may give other bytes from equal inputs: outputs are kept, not
+                              ///< recomputed, and the verifier does not execute the kernels in isolation
+    bool mixed_dtypes;        ///< floating-point inputs may have other types than output 0; else that is RW_ERR_DTYPE
+    int64_t draws;            ///< random words that forward may draw; 0: none, and there is no ticket
     size_t workspace;         ///< bytes of k->workspace in forward
     size_t backward_workspace; ///< bytes of k->workspace in backward
-    /** Arithmetic of a call, for plans and rw_monitor. bytes 0: each operand is read or written once. */
+    /** Arithmetic of a call, for plans, rw_monitor, and the number of threads: k->threads is 1 for little work. bytes
+        0: each operand is read or written once. Without flops a matrix product counts as little work. */
     rw_op_cost cost;
     rw_op_cost backward_cost; ///< the same for backward
-    rw_tensor **ret_outputs;  ///< receives all n_outputs outputs, NULL after an error; may be NULL
+    rw_tensor **ret_outputs;  ///< receives all n_outputs outputs, NULL after an error, but is not written by a call
+                              ///< that is refused inside of an op's own function; may be NULL
 } rw_call_params;
 
 /**
  * Records a call of a pair of kernels.
  * @param p   the pair; copied, but for the functions, which must stay at their addresses for the life of the context
- * @param in  n inputs, 0 to RW_CALL_MAX_INPUTS, of any types. A strided one is copied to a dense buffer first.
+ * @param in  n inputs, 0 to RW_CALL_MAX_INPUTS. Floating-point ones have the type of output 0, if that is one, or
+ *            p->mixed_dtypes is set: precision recipes do not cast them. A strided one is copied to a dense buffer
+ *            first.
  * @return output 0, owned by the tape until rw_tape_reset(); NULL on an error, which is sticky and names the member,
  *         and then nothing is recorded. RW_ERR_ARGUMENT, RW_ERR_DTYPE or RW_ERR_SHAPE for an invalid member,
  *         RW_ERR_MEMORY.

@@ -292,6 +292,10 @@ struct rw_op_def {
         its gradient the sum of the columns of output 0's. 0: none. See rewind/fusion.h. */
     int bias;
 
+    /** Bytes at the beginning of the attributes that hold addresses. They differ from process to process, so that
+        measured costs are found without them. A multiple of 8; 0: none. */
+    size_t address_bytes;
+
     /** Private: a kernel that computes this op together with one that follows it. NULL: none. */
     const struct rw_fused_pair *fused;
 };

@@ -85,7 +85,8 @@ static rw_status grad_custom(rw_grad_call *g)
 RW_BUILTIN_OP(custom_grad, "y x", "torch.autograd.Function")
 static const rw_op_def rw_op_custom_grad = { .name = "custom_grad", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                              .flags = RW_OP_VIEW, .check = check_custom, .kernel = RW_NO_KERNELS,
-                                             .grad = grad_custom };
+                                             .grad = grad_custom,
+                                             .address_bytes = offsetof(struct custom_attrs, data) };
 
 static bool refuses(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, rw_custom_grad_fn grad,
                     const void *data, size_t size)

@@ -15,6 +15,7 @@
 
 #include <rewind/composite.h>
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,7 +30,7 @@ struct value {
 enum { FORWARD, BACKWARD, KINDS };
 
 struct pair {
-    rw_call_forward_fn forward;
+    rw_call_forward_fn forward; /* addresses first: see rw_op_def.address_bytes */
     rw_call_backward_fn backward;
     const rw_op_def *gradient; /* the op of backward */
     rw_op_cost cost[KINDS];
@@ -40,8 +41,10 @@ struct pair {
     uint32_t n_in, n_out; /* of forward */
     uint32_t n_values, data_size;
     uint64_t wanted, upstream; /* of backward: inputs with a gradient, outputs into which one flows; bits */
-    uint32_t kind, zeroed_outputs;
+    uint32_t kind;
+    uint16_t zeroed_outputs, mixed_dtypes;
 };
+#define ADDRESS_BYTES offsetof(struct pair, cost)
 
 /* Attributes while a node is recorded; the node stores as many bytes as are used. */
 struct attrs {
@@ -90,10 +93,23 @@ static bool has_bit(uint64_t set, uint32_t i)
 
 /* ---- the nodes ---- */
 
+/* A kernel reads an input as it is: a precision recipe, for one, may have changed the type of a result. */
+static rw_status check_dtypes(rw_op_call *call, rw_dtype expected)
+{
+    for (int i = 0; rw_dtype_is_float(expected) && i < call->n_inputs; i++) {
+        const rw_dtype got = call->in[i].dtype;
+        if (rw_dtype_is_float(got) && got != expected)
+            return rw_op_error(call, RW_ERR_DTYPE, "input %d: expected %s as output 0, got %s; cast it, or set "
+                               "mixed_dtypes", i, rw_dtype_name(expected), rw_dtype_name(got));
+    }
+    return RW_OK;
+}
+
 static rw_status check(rw_op_call *call)
 {
     const struct pair *const p = call->attrs;
     call->n_outputs = (int)p->n_values;
+    if (p->kind == FORWARD && !p->mixed_dtypes) RW_CHECK(check_dtypes(call, (rw_dtype)values_of(p)->dtype));
     for (uint32_t i = 0; i < p->n_values; i++)
         RW_CHECK(rw_op_output(call, (int)i, (rw_dtype)values_of(p)[i].dtype, shape_of(&values_of(p)[i])));
     return RW_OK;
@@ -237,11 +253,13 @@ RW_DECLARE_CUDA_KERNEL(rw_call_backward)
 #define BOTH(name) { [RW_DEVICE_CPU] = name##_cpu }
 #endif
 
-static const rw_op_def forward_op = { .n_inputs = RW_OP_VARIADIC, .n_outputs = RW_OP_VARIADIC, .check = check,
-                                      .kernel = BOTH(rw_call_forward), .cost = cost, .draws = draws,
+static const rw_op_def forward_op = { .n_inputs = RW_OP_VARIADIC, .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_CODES,
+                                      .check = check, .kernel = BOTH(rw_call_forward), .cost = cost, .draws = draws,
+                                      .address_bytes = ADDRESS_BYTES,
                                       .workspace = { [RW_DEVICE_CPU] = workspace, [RW_DEVICE_CUDA] = workspace } };
-static const rw_op_def backward_op = { .n_inputs = RW_OP_VARIADIC, .n_outputs = RW_OP_VARIADIC, .check = check,
-                                       .kernel = BOTH(rw_call_backward), .cost = cost, .draws = draws,
+static const rw_op_def backward_op = { .n_inputs = RW_OP_VARIADIC, .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_CODES,
+                                       .check = check, .kernel = BOTH(rw_call_backward), .cost = cost, .draws = draws,
+                                       .address_bytes = ADDRESS_BYTES,
                                        .workspace = { [RW_DEVICE_CPU] = workspace, [RW_DEVICE_CUDA] = workspace } };
 
 /* ---- recording ---- */
@@ -300,7 +318,7 @@ static size_t describe(const rw_call_params *p, size_t n, const rw_op_def *gradi
         .unread_inputs = p->unread_inputs, .unread_outputs = p->unread_outputs,
         .overwritten_gradients = p->overwritten_gradients, .n_in = (uint32_t)n, .n_out = (uint32_t)p->n_outputs,
         .n_values = (uint32_t)p->n_outputs, .data_size = (uint32_t)p->data_size, .kind = FORWARD,
-        .zeroed_outputs = p->zeroed_outputs
+        .zeroed_outputs = p->zeroed_outputs, .mixed_dtypes = p->mixed_dtypes
     };
     for (size_t i = 0; i < p->n_outputs; i++) {
         values[i] = value_of(p->outputs[i].dtype, p->outputs[i].shape);
@@ -315,7 +333,8 @@ rw_tensor *rw_call_at(rw_site at, rw_tape *t, const rw_call_params *p, rw_tensor
     struct attrs a;
     if (p && p->ret_outputs)
         for (size_t i = 0; i < p->n_outputs && i < RW_CALL_MAX_OUTPUTS; i++) p->ret_outputs[i] = NULL;
-    if (refuses(at, t, p, in, n)) return NULL;
+    if (!t) rw_operand_check(at, t, in && n ? in[0] : NULL, "rw_call", "in[0]");
+    if (!t || refuses(at, t, p, in, n)) return NULL;
     const rw_op_def *const forward = define(t, p, &forward_op, "");
     const rw_op_def *const gradient = forward && p->backward ? define(t, p, &backward_op, "_backward") : NULL;
     if (!forward || (p->backward && !gradient)) return NULL;

@@ -40,7 +40,9 @@ uint64_t rw_call_signature(const rw_op_call *call, size_t attrs_size)
     rw_hash_mix(&h, (uint64_t)call->n_inputs << 32 | (uint64_t)call->n_outputs);
     for (int i = 0; i < call->n_inputs; i++) mix_desc(&h, &call->in[i]);
     for (int i = 0; i < call->n_outputs; i++) mix_desc(&h, &call->out[i]);
-    if (attrs_size) rw_hash_mix_bytes(&h, call->attrs, attrs_size);
+    const size_t addresses = call->op->address_bytes < attrs_size ? call->op->address_bytes : attrs_size;
+    if (attrs_size > addresses)
+        rw_hash_mix_bytes(&h, (const char *)call->attrs + addresses, attrs_size - addresses);
     return h.a ^ (h.b << 1 | h.b >> 63);
 }
 

@@ -33,7 +33,7 @@ static bool is_same(const rw_op_def *a, const rw_op_def *b)
            a->grad == b->grad && a->cost == b->cost && a->draws == b->draws &&
            !memcmp(a->workspace, b->workspace, sizeof a->workspace) && a->recompute_output == b->recompute_output &&
            a->cast_low == b->cast_low && a->cast_f32 == b->cast_f32 && a->cast_widest == b->cast_widest &&
-           a->parts == b->parts && a->bias == b->bias && a->fused == b->fused;
+           a->parts == b->parts && a->bias == b->bias && a->address_bytes == b->address_bytes && a->fused == b->fused;
 }
 
 static const rw_op_def *add(struct definitions *d, const rw_op_def *def)

@@ -49,7 +49,7 @@ def members(body):
     """Names of a struct's members; of a nested one without a name, its own."""
     body = re.sub(r'(?:struct|union)\s*(?:\w+\s*)?\{[^{}]*\}', 'nested', body)
     for line in filter(None, map(str.strip, body.split(';'))):
-        if m := re.match(r'.*\(\*(\w+)\)\(', line):
+        if m := re.match(r'.*\(\*(\w+)(?:\[\w*\])?\)\(', line):
             yield m[1]
             continue
         for part in line.split(','):
@@ -64,8 +64,10 @@ def interface():
         if m := re.fullmatch(r'typedef (struct|union) \w* ?\{(.*)\} (\w+)', s):
             if m[3].startswith(('rw_', 'ckpt_')):
                 structs[m[3]] = list(members(m[2]))
+        elif m := re.fullmatch(r'struct (rw_\w+) ?\{(.*)\}', s):
+            structs[m[1]] = list(members(m[2]))
         elif m := re.fullmatch(r'(?:typedef )?enum \w* ?\{(.*)\}(?: \w+)?', s):
-            values += [x for x in (re.split(r'[ =]', v.strip())[0] for v in m[1].split(',')) if x.startswith('RW_')]
+            values += [x for x in (re.split(r'[ =]', v.strip())[0] for v in m[1].split(',')) if x.startswith(('RW_', 'CKPT_'))]
         elif m := re.search(r'\bRW_API (.*?[ *])(\w+)\((.*)\)$', s):
             functions.append(f'function {m[2]}({without_names(m[3])}) {m[1].strip()}')
     lines = ['#include <rewind/rewind.h>', '#include <stdio.h>', 'int main(void) {']

@@ -112,6 +112,8 @@ static void writes_after_its_workspace(const rw_kernel *k) { ((char *)k->workspa
 static void reads_its_workspace(const rw_kernel *k) { result(k)[7] += ((const float *)k->workspace)[3]; }
 static void reads_zeros_in_its_workspace(const rw_kernel *k) { result(k)[7] += 0 * ((const float *)k->workspace)[3]; }
 static void asks_its_workspace(const rw_kernel *k) { result(k)[7] += ((const float *)k->workspace)[3] < 2; }
+static void counts_in_its_workspace(const rw_kernel *k) { result(k)[7] += (float)(++*(int *)k->workspace & 3); }
+static void every_second_time(const rw_kernel *k) { result(k)[7] += (float)(own.runs & 1); }
 static void reads_after(const rw_kernel *k) { result(k)[7] += ((const float *)k->in[0].data)[N]; }
 static void reads_before(const rw_kernel *k) { result(k)[7] += ((const float *)k->in[0].data)[-1]; }
 static void writes_to_its_input(const rw_kernel *k) { ((float *)k->in[0].data)[2] = 1; }
@@ -140,6 +142,8 @@ static const struct {
     { reads_its_workspace, CKPT_CAUSE_UNDEFINED_READ, "the workspace is undefined", 7 },
     { reads_zeros_in_its_workspace, CKPT_CAUSE_UNDEFINED_READ, "the workspace is undefined", 7 },
     { asks_its_workspace, CKPT_CAUSE_UNDEFINED_READ, "the workspace is undefined", 7 },
+    { counts_in_its_workspace, CKPT_CAUSE_UNDEFINED_READ, "the workspace is undefined", 7 },
+    { every_second_time, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { reads_after, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { reads_before, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { writes_to_its_input, CKPT_CAUSE_INPUT_WRITTEN, "over its input 0", -1 },
