@@ -67,7 +67,8 @@ def interface():
         elif m := re.fullmatch(r'struct (rw_\w+) ?\{(.*)\}', s):
             structs[m[1]] = list(members(m[2]))
         elif m := re.fullmatch(r'(?:typedef )?enum \w* ?\{(.*)\}(?: \w+)?', s):
-            values += [x for x in (re.split(r'[ =]', v.strip())[0] for v in m[1].split(',')) if x.startswith(('RW_', 'CKPT_'))]
+            names = (re.split(r'[ =]', v.strip())[0] for v in m[1].split(','))
+            values += [name for name in names if name.startswith(('RW_', 'CKPT_'))]
         elif m := re.search(r'\bRW_API (.*?[ *])(\w+)\((.*)\)$', s):
             functions.append(f'function {m[2]}({without_names(m[3])}) {m[1].strip()}')
     lines = ['#include <rewind/rewind.h>', '#include <stdio.h>', 'int main(void) {']
