@@ -108,7 +108,7 @@ int main(void)
     bool good = model_open(&m);
     if (good) printf("trainer loss %.6f\n", (double)trainer_step(m.data, m.gradient, m.tokens, m.targets));
     good = good && step(&m, "none") && step(&m, "full") && step(&m, "budget:60%");
-    if (!good) fprintf(stderr, "drop_in: %s\n", m.ctx ? rw_error_message(m.ctx) : "no context");
+    if (!good) fprintf(stderr, "drop_in: %s\n", rw_error_message(m.ctx));
     for (int p = 0; p < PARAMS; p++) free(m.data[p]), free(m.gradient[p]);
     rw_tape_destroy(&m.t);
     rw_context_destroy(&m.ctx);
