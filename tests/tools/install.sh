@@ -45,9 +45,14 @@ cc $flags "$dir/use.c" -o "$dir/c_shared" $(pkg-config --libs rewind)
 c++ -std=c++17 $flags "$dir/use.cpp" -o "$dir/cpp_shared" $(pkg-config --libs rewind)
 static=$(pkg-config --static --libs rewind | sed 's/-lrewind//')
 cc $flags "$dir/use.c" -o "$dir/c_static" "$libdir/librewind.a" $static
-LD_DEBUG=files LD_DEBUG_OUTPUT=$dir/loaded run "$dir/c_shared"
+run "$dir/c_shared"
 run "$dir/cpp_shared"
-# A process that uses the CPU alone loads none of CUDA's libraries.
+# A process that asks for the CPU loads none of CUDA's libraries.
+sed 's/rw_context_create(&ctx, NULL)/rw_context_create(\&ctx, \&(rw_context_params){ .device = RW_DEVICE_CPU })/' \
+    "$dir/use.c" >"$dir/on_cpu.c"
+grep -q RW_DEVICE_CPU "$dir/on_cpu.c"
+cc $flags "$dir/on_cpu.c" -o "$dir/on_cpu" $(pkg-config --libs rewind)
+LD_DEBUG=files LD_DEBUG_OUTPUT=$dir/loaded run "$dir/on_cpu"
 grep -q 'librewind[.]so' "$dir"/loaded.*
 if grep -E 'file=[^ ]*lib(cuda|cudart|cublas|cudnn|nvrtc|nvidia)' "$dir"/loaded.*; then exit 1; fi
 "$dir/c_static"
