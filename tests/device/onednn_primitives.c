@@ -18,21 +18,6 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
-/* Products of several shapes, forward and backward: each needs its own primitives. */
-static rw_status products(rw_context *ctx, rw_tape *t, int64_t least)
-{
-    rw_tensor *sum = NULL;
-    for (int64_t n = least; n < least + 4; n++) {
-        const rw_dtype dtype = n % 2 ? RW_F32 : RW_BF16;
-        rw_tensor *const x = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(96 + n % 64, 64), NULL, 0));
-        rw_tensor *const w = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(64, 160 + n / 64), NULL, 0));
-        rw_tensor *const y = rw_cast(t, rw_sum(t, rw_matmul(t, x, w), RW_ALL_AXES, false), RW_F32);
-        sum = sum ? rw_add(t, sum, y) : y;
-    }
-    const rw_status status = rw_backward(t, sum);
-    return status ? status : rw_error_status(ctx);
-}
-
 static size_t resident(void)
 {
     size_t all = 0, pages = 0;
@@ -51,7 +36,7 @@ static size_t known_primitives(const struct fixture *b)
 static void steps_of_shapes(struct fixture *b, int from, int to)
 {
     for (int i = from; i < to; i++) {
-        cr_assert_eq(products(b->ctx, b->t, 1 + 4 * i), RW_OK, "%s", rw_error_message(b->ctx));
+        cr_assert_eq(run_products(b->ctx, b->t, 1 + 4 * i), RW_OK, "%s", rw_error_message(b->ctx));
         rw_tape_reset(b->t);
     }
 }

@@ -57,21 +57,6 @@ static enum verdict judge(rw_status status, const rw_context *ctx)
     return status == RW_ERR_MEMORY && *rw_error_message(ctx) ? REFUSED : WRONG;
 }
 
-/* Products of several shapes, forward and backward: each needs its own primitives. */
-static rw_status products(rw_context *ctx, rw_tape *t, int64_t least)
-{
-    rw_tensor *sum = NULL;
-    for (int64_t n = least; n < least + 4; n++) {
-        const rw_dtype dtype = n % 2 ? RW_F32 : RW_BF16;
-        rw_tensor *const x = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(96 + n % 64, 64), NULL, 0));
-        rw_tensor *const w = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(64, 160 + n / 64), NULL, 0));
-        rw_tensor *const y = rw_cast(t, rw_sum(t, rw_matmul(t, x, w), RW_ALL_AXES, false), RW_F32);
-        sum = sum ? rw_add(t, sum, y) : y;
-    }
-    const rw_status status = rw_backward(t, sum);
-    return status ? status : rw_error_status(ctx);
-}
-
 /* Convolutions of several shapes, forward and backward, some with rows for which the library generates much code. */
 static rw_status convolutions(rw_context *ctx, rw_tape *t, int64_t least)
 {
@@ -112,7 +97,7 @@ static enum verdict run_within(size_t limit, step_fn *step)
 
 static enum verdict products_within(size_t limit)
 {
-    return run_within(limit, products);
+    return run_within(limit, run_products);
 }
 
 static enum verdict convolutions_within(size_t limit)
@@ -184,13 +169,13 @@ Test(resource_limits, more_threads_than_can_be_requested)
 static enum verdict too_many_threads(size_t argument)
 {
     struct fixture b = fixture_open(1, 1);
-    if (products(b.ctx, b.t, 1)) return WRONG;
+    if (run_products(b.ctx, b.t, 1)) return WRONG;
     rw_tape_reset(b.t);
     limit_address_space(address_space() + 100 * MIB);
     if (rw_context_set_threads(b.ctx, 200) != RW_ERR_MEMORY || rw_context_threads(b.ctx) != 1) return WRONG;
     if (!strstr(rw_error_message(b.ctx), "200 threads")) return WRONG;
     rw_error_clear(b.ctx);
-    if (products(b.ctx, b.t, 1)) return WRONG;
+    if (run_products(b.ctx, b.t, 1)) return WRONG;
     fixture_close(&b);
     return REFUSED;
 }
@@ -200,11 +185,11 @@ static enum verdict too_many_threads_in_a_step(size_t argument)
 {
     limit_address_space(address_space() + 200 * MIB);
     struct fixture b = fixture_open(1, 200);
-    if (products(b.ctx, b.t, 1) != RW_ERR_MEMORY) return WRONG;
+    if (run_products(b.ctx, b.t, 1) != RW_ERR_MEMORY) return WRONG;
     if (!strstr(rw_error_message(b.ctx), "200 threads")) return WRONG;
     rw_error_clear(b.ctx);
     rw_tape_reset(b.t);
-    if (rw_context_set_threads(b.ctx, 2) || products(b.ctx, b.t, 1)) return WRONG;
+    if (rw_context_set_threads(b.ctx, 2) || run_products(b.ctx, b.t, 1)) return WRONG;
     fixture_close(&b);
     return REFUSED;
 }

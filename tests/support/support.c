@@ -123,6 +123,20 @@ void counted_clear(void)
     memset(counted_runs, 0, sizeof counted_runs);
 }
 
+rw_status run_products(rw_context *ctx, rw_tape *t, int64_t least)
+{
+    rw_tensor *sum = NULL;
+    for (int64_t n = least; n < least + 4; n++) {
+        const rw_dtype dtype = n % 2 ? RW_F32 : RW_BF16;
+        rw_tensor *const x = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(96 + n % 64, 64), NULL, 0));
+        rw_tensor *const w = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(64, 160 + n / 64), NULL, 0));
+        rw_tensor *const y = rw_cast(t, rw_sum(t, rw_matmul(t, x, w), RW_ALL_AXES, false), RW_F32);
+        sum = sum ? rw_add(t, sum, y) : y;
+    }
+    const rw_status status = rw_backward(t, sum);
+    return status ? status : rw_error_status(ctx);
+}
+
 void net_init(struct net *n, rw_context *ctx, int layers, int width, rw_dtype dtype, int nesting)
 {
     *n = (struct net){

@@ -67,6 +67,9 @@ static inline int test_steps(int all, int few)
 #define BY_CODE_FOR_AVX2() cr_skip_test("of x86-64")
 #endif
 
+/* Runs products of four shapes, which depend on `least`, forward and backward: each needs primitives of its own. */
+rw_status run_products(rw_context *ctx, rw_tape *t, int64_t least);
+
 /* Makes runs start as if cores were busy: small nodes run in one thread, with the workspace that was planned for
    all. */
 void begin_alone(rw_context *ctx);
