@@ -339,7 +339,7 @@ static bool may_call(const struct call *c, enum way way)
                                              "rw_grad", "rw_refuse", "rw_grad_set", "rw_grad_set_sum",
                                              "rw_moe_route", "rw_moe_count", "rw_topk", "rw_split", "rw_unbind",
                                              "rw_assign", "rw_recording_refused", "rw_operand_check",
-                                             "rw_composite_begin", "rw_recipe_gradient_slot" };
+                                             "rw_composite_begin", "rw_recipe_gradient_slot", "rw_op_define" };
     static const char *const creating[] = { "rw_param", "rw_param_with", "rw_buffer", "rw_gradient" };
     if (c->legal) return true;
     if (way != BY_RULE) return false;
