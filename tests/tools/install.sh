@@ -47,7 +47,7 @@ static=$(pkg-config --static --libs rewind | sed 's/-lrewind//')
 cc $flags "$dir/use.c" -o "$dir/c_static" "$libdir/librewind.a" $static
 run "$dir/c_shared"
 run "$dir/cpp_shared"
-# A process that asks for the CPU loads none of CUDA's libraries.
+# A process on the CPU device loads none of CUDA's libraries.
 sed 's/rw_context_create(&ctx, NULL)/rw_context_create(\&ctx, \&(rw_context_params){ .device = RW_DEVICE_CPU })/' \
     "$dir/use.c" >"$dir/on_cpu.c"
 grep -q RW_DEVICE_CPU "$dir/on_cpu.c"
