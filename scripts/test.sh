@@ -506,6 +506,13 @@ columns() (
     [ -z "$long" ]
 )
 
+# The glue of examples/drop_in, between its marks, has at most the 60 lines that docs/drop_in.md states.
+glue() (
+    lines=$(sed -n '/^\/\* \[glue\]/,/^\/\* \[glue\]/p' "$rewind_root/examples/drop_in/glue.c" | grep -vcE 'glue\]|^$')
+    echo "$lines lines"
+    [ "$lines" -gt 50 ] && [ "$lines" -le 60 ]
+)
+
 # Every use of RW_CUDASIM in the library is in the table of tests/ptx/README.md, which names the suite that executes
 # that code.
 simulator_texts() (
@@ -577,6 +584,7 @@ main() {
     check "every public function begins with a guard" "$rewind_root/tests/tools/public_entry_macros.py"
     check "what the pages name is there" "$rewind_root/tests/tools/doc_names.py"
     check "an op is in the files that the guide lists" "$rewind_root/tests/tools/op_files.py"
+    check "the glue of seven kernel pairs has 60 lines" glue
     check "the list of old words finds what is planted" "$rewind_root/tests/tools/words.py" self
     check "no old words in headers and pages, fewer elsewhere" "$rewind_root/tests/tools/words.py"
     check "sentences of headers and pages are short" "$rewind_root/tests/tools/words.py" lengths

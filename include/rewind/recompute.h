@@ -78,8 +78,8 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  * policy is set.
  *
  * A call between rw_item() of a loss and rw_backward() applies to the next step, because rw_item() has begun this one.
- * @return RW_OK; RW_ERR_POLICY with the position of the mistake; RW_ERR_UNSUPPORTED for budget: with +offload:NAME,
- *         which is valid syntax but not implemented. On failure the old policy stays.
+ * @return RW_OK; RW_ERR_POLICY with the position of the mistake; RW_ERR_UNSUPPORTED for budget: with +offload:NAME:
+ *         a budget chooses itself what to offload (+offload). On failure the old policy stays.
  */
 RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
 

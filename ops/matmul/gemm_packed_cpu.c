@@ -95,7 +95,8 @@ VEC_INLINE void pack_strip(const void *from, rw_dtype dtype, int64_t at, int64_t
 #endif
 
 /* Packs strips of rows or columns that are contiguous in memory. After the last one, the rest of a vector must be
-   readable. What is written after a strip's line is overwritten by the next lines; near the strip's end nothing is. */
+   readable. A vector may write beyond a line of its strip, where the next lines overwrite it, and not beyond the strip,
+   whose successor has been packed up to this line. */
 VEC_INLINE void pack_dense(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t strips, int64_t wide,
                            int64_t depth, float *to)
 {

@@ -128,16 +128,6 @@ Test(plan_only, products_of_extents_above_32_bits)
             }
 }
 
-static size_t resident(void)
-{
-    size_t pages = 0;
-    FILE *const f = fopen("/proc/self/statm", "r");
-    const bool read = f && fscanf(f, "%*s %zu", &pages) == 1;
-    if (f) fclose(f);
-    cr_assert(read);
-    return pages * (size_t)sysconf(_SC_PAGESIZE);
-}
-
 Test(plan_only, of_a_model_that_no_machine_holds)
 {
     enum { LAYERS = 6, TOKENS = 16 };
@@ -146,7 +136,7 @@ Test(plan_only, of_a_model_that_no_machine_holds)
     rw_optimizer *opt = NULL;
     rw_prediction p;
     char name[16];
-    const size_t before = resident();
+    const size_t before = resident_bytes();
     rw_tensor *x = rw_input(b.t, RW_BF16, RW_SHAPE(TOKENS, width), NULL, 0);
     for (int l = 0; l < LAYERS; l++) {
         snprintf(name, sizeof name, "w%d", l);
@@ -162,7 +152,7 @@ Test(plan_only, of_a_model_that_no_machine_holds)
     cr_expect_eq(p.at_peak.gradients, 4 * numbers);
     cr_expect_eq(p.at_peak.optimizer, 12 * numbers, "two moments and the master copy");
     cr_expect_eq(p.total_bytes, 18 * numbers + p.at_peak.inputs + p.at_peak.results + p.peak_bytes);
-    cr_expect_lt(resident() - before, 64u << 20);
+    cr_expect_lt(resident_bytes() - before, 64u << 20);
     rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
@@ -176,7 +166,7 @@ Test(plan_only, of_offloaded_states)
         struct fixture b = planner_open(1);
         rw_optimizer *opt = NULL;
         rw_memory m;
-        const size_t numbers = (size_t)1 << 33, before = resident();
+        const size_t numbers = (size_t)1 << 33, before = resident_bytes();
         const rw_state_offload states = { .place = in_file ? RW_STATE_FILE : RW_STATE_HOST,
                                           .path = in_file ? folder : NULL, .window = (size_t)1 << 30 };
         cr_assert_not_null(rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1 << 16, 1 << 17)));
@@ -188,7 +178,7 @@ Test(plan_only, of_offloaded_states)
         cr_expect_eq(m.host, away && !in_file ? 8 * numbers : 0);
         if (away) cr_expect_leq(m.optimizer, states.window + 4096);
         else cr_expect_eq(m.optimizer, 8 * numbers);
-        cr_expect_lt(resident() - before, 64u << 20);
+        cr_expect_lt(resident_bytes() - before, 64u << 20);
         rw_optimizer_destroy(&opt);
         cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
         cr_expect_eq(m.files + m.host + m.optimizer, 0);
@@ -343,9 +333,9 @@ Test(plan_only, what_a_library_takes_is_bounded_and_predicted)
         rw_memory m[2];
         for (int k = 0; k < 2; k++) {
             rw_tensor *const loss = long_convolution(&b[k], i & 1 ? RW_F32 : RW_BF16, i & 2 ? 1 : 3, widths[i / 4]);
-            const size_t before = resident();
+            const size_t before = resident_bytes();
             cr_assert_eq(rw_tape_plan(b[k].t, loss, "none", &p[k]), RW_OK, "%s", rw_error_message(b[k].ctx));
-            cr_expect_lt(resident() - before, 24u << 20, "%lld", (long long)widths[i / 4]);
+            cr_expect_lt(resident_bytes() - before, 24u << 20, "%lld", (long long)widths[i / 4]);
             cr_assert_eq(rw_memory_stats(b[k].ctx, &m[k]), RW_OK);
             fixture_close(&b[k]);
         }

@@ -18,16 +18,6 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
-static size_t resident(void)
-{
-    size_t all = 0, pages = 0;
-    FILE *const f = fopen("/proc/self/statm", "r");
-    cr_assert_not_null(f);
-    cr_assert_eq(fscanf(f, "%zu %zu", &all, &pages), 2);
-    fclose(f);
-    return pages * (size_t)sysconf(_SC_PAGESIZE);
-}
-
 static size_t known_primitives(const struct fixture *b)
 {
     return rw_onednn_count(((struct rw_cpu *)b->ctx->device_state)->onednn);
@@ -48,7 +38,8 @@ Test(onednn_primitives, shapes_without_end_take_memory_with_an_end, .timeout = 1
     struct fixture b = fixture_open(1, 1);
     rw_memory m;
     steps_of_shapes(&b, 0, 350);
-    const size_t most = RW_ONEDNN_IDLE + RW_PLAN_CACHE_SIZE * 12 * 4, filled = resident(), known = known_primitives(&b);
+    const size_t most = RW_ONEDNN_IDLE + RW_PLAN_CACHE_SIZE * 12 * 4;
+    const size_t filled = resident_bytes(), known = known_primitives(&b);
     cr_assert_leq(known, most);
     cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
     cr_assert_geq(m.library, known * 65536);
@@ -58,7 +49,7 @@ Test(onednn_primitives, shapes_without_end_take_memory_with_an_end, .timeout = 1
 #ifdef __SANITIZE_ADDRESS__
     (void)filled; /* freed memory stays in the sanitizer's quarantine */
 #else
-    cr_assert_leq(resident(), filled + 8 * MIB, "%zu KiB, then %zu KiB", filled / 1024, resident() / 1024);
+    cr_assert_leq(resident_bytes(), filled + 8 * MIB, "%zu KiB, then %zu KiB", filled / 1024, resident_bytes() / 1024);
 #endif
     fixture_close(&b);
 }
@@ -77,7 +68,7 @@ struct shape {
 static void plan_convolution(rw_context *ctx, const struct shape *s, rw_dtype dtype, int wider, int64_t *ret_took,
                              int64_t *ret_counted)
 {
-    const int64_t before = (int64_t)resident();
+    const int64_t before = (int64_t)resident_bytes();
     rw_tape *t = NULL;
     rw_prediction p;
     cr_assert_eq(rw_tape_create(&t, ctx), RW_OK);
@@ -88,7 +79,7 @@ static void plan_convolution(rw_context *ctx, const struct shape *s, rw_dtype dt
     rw_tensor *const y = rw_mean(t, rw_conv2d(t, x, w, RW_NONE, &params), RW_ALL_AXES, false);
     cr_assert_eq(rw_tape_plan(t, rw_cast(t, y, RW_F32), "none", &p), RW_OK, "%s", rw_error_message(ctx));
     rw_tape_destroy(&t);
-    *ret_took += (int64_t)resident() - before;
+    *ret_took += (int64_t)resident_bytes() - before;
     *ret_counted += (int64_t)p.library_bytes;
 }
 

@@ -408,16 +408,6 @@ Test(resource_limits, large_blocks_are_on_huge_pages)
     cpu->close(state);
 }
 
-static size_t resident(void)
-{
-    size_t all = 0, pages = 0;
-    FILE *const f = fopen("/proc/self/statm", "r");
-    cr_assert_not_null(f);
-    cr_assert_eq(fscanf(f, "%zu %zu", &all, &pages), 2);
-    fclose(f);
-    return pages * (size_t)sysconf(_SC_PAGESIZE);
-}
-
 /* So that a step of a model too large for the machine can be planned there. */
 Test(resource_limits, parameters_take_memory_when_they_are_written)
 {
@@ -425,14 +415,14 @@ Test(resource_limits, parameters_take_memory_when_they_are_written)
     cr_skip_test("sanitizers touch what they watch");
 #else
     struct fixture b = fixture_open(1, 1);
-    const size_t before = resident();
+    const size_t before = resident_bytes();
     rw_prediction p;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE((int64_t)(128 * MIB / sizeof(float))));
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, w, w), RW_ALL_AXES, false);
     cr_assert_eq(rw_tape_plan(b.t, loss, "full", &p), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_expect_lt(resident(), before + 16 * MIB);
+    cr_expect_lt(resident_bytes(), before + 16 * MIB);
     cr_assert_eq(rw_init_constant(w, 1), RW_OK);
-    cr_expect_geq(resident(), before + 128 * MIB);
+    cr_expect_geq(resident_bytes(), before + 128 * MIB);
     fixture_close(&b);
 #endif
 }

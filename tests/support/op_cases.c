@@ -14,6 +14,17 @@
 static struct op_case table[CASES_MAX];
 static size_t n_table;
 
+const struct op_axis_case op_axis_cases[OP_AXIS_CASES] = { { { S(1), 0, 0 }, 0 },
+                                                           { { S(257), 0, 0 }, -1 },
+                                                           { { S(3, 5, 7), 0, 0 }, 1 },
+                                                           { { S(2, 1025), 0, 0 }, -1 },
+                                                           { { S(33, 130), 0, 0 }, 0 },
+                                                           { { S(9, 6), OP_TURNED, 0 }, 1 },
+                                                           { { S(4, 8), OP_SLICED, 0 }, 0 },
+                                                           { { S(3, 5), OP_EXPANDED, 0 }, -1 },
+                                                           { { S(0, 3), 0, 0 }, 1 },
+                                                           { { S(3, 70001), 0, 0 }, 1 } };
+
 void op_case_describe(struct op_case *c, const char *text, ...)
 {
     static const char *const layouts[OP_LAYOUTS] = { "", " turned", " middle", " sliced", " cut", " expanded" };

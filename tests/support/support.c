@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int counted_runs[COUNTERS];
 
@@ -121,6 +122,15 @@ rw_tensor *counted_square(rw_tape *t, rw_tensor *x, int id)
 void counted_clear(void)
 {
     memset(counted_runs, 0, sizeof counted_runs);
+}
+
+size_t resident_bytes(void)
+{
+    size_t pages = 0;
+    FILE *const f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%*s %zu", &pages) != 1) abort();
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 rw_status run_products(rw_context *ctx, rw_tape *t, int64_t least)

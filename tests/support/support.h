@@ -70,6 +70,9 @@ static inline int test_steps(int all, int few)
 /* Runs products of four shapes, which depend on `least`, forward and backward: each needs primitives of its own. */
 rw_status run_products(rw_context *ctx, rw_tape *t, int64_t least);
 
+/* Bytes of the process that are in the machine's memory, as the system counts them. */
+size_t resident_bytes(void);
+
 /* Makes runs start as if cores were busy: small nodes run in one thread, with the workspace that was planned for
    all. */
 void begin_alone(rw_context *ctx);

@@ -9,6 +9,13 @@
 
 #define S(...) RW_SHAPE(__VA_ARGS__)
 
+/* Operands of ops along one axis. */
+#define OP_AXIS_CASES 10
+extern const struct op_axis_case {
+    struct op_operand x;
+    int axis;
+} op_axis_cases[OP_AXIS_CASES];
+
 /* Adds a case of n operands; all other members are zero. Aborts if the table is full. */
 struct op_case *op_case_next(enum op_group group, op_build build, op_sizes sizes, int n);
 

@@ -19,25 +19,12 @@ static void count(struct op_case *c)
 
 void op_cases_cumsum(void)
 {
-    const struct {
-        struct op_operand x;
-        int axis;
-    } shapes[] = { { { S(1), 0, 0 }, 0 },
-                   { { S(257), 0, 0 }, -1 },
-                   { { S(3, 5, 7), 0, 0 }, 1 },
-                   { { S(2, 1025), 0, 0 }, -1 },
-                   { { S(33, 130), 0, 0 }, 0 },
-                   { { S(9, 6), OP_TURNED, 0 }, 1 },
-                   { { S(4, 8), OP_SLICED, 0 }, 0 },
-                   { { S(3, 5), OP_EXPANDED, 0 }, -1 },
-                   { { S(0, 3), 0, 0 }, 1 },
-                   { { S(3, 70001), 0, 0 }, 1 } };
-    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+    for (size_t k = 0; k < OP_AXIS_CASES; k++) {
         struct op_case *const c = op_case_next(OP_REDUCTIONS, build, OP_TERMS, 1);
-        c->in[0] = shapes[k].x;
-        c->axis = shapes[k].axis;
+        c->in[0] = op_axis_cases[k].x;
+        c->axis = op_axis_cases[k].axis;
         op_case_count(c, count);
-        c->large = rw_shape_numel(shapes[k].x.shape) > 4096;
+        c->large = rw_shape_numel(op_axis_cases[k].x.shape) > 4096;
         op_case_describe(c, "cumsum along %d", c->axis);
     }
 }

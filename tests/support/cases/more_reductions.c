@@ -54,27 +54,14 @@ static void add_over_axes(void)
 static void add_along_one(void)
 {
     static const double orders[] = { 1, 2, INFINITY };
-    const struct {
-        struct op_operand x;
-        int axis;
-    } shapes[] = { { { S(1), 0, 0 }, 0 },
-                   { { S(257), 0, 0 }, -1 },
-                   { { S(3, 5, 7), 0, 0 }, 1 },
-                   { { S(2, 1025), 0, 0 }, -1 },
-                   { { S(33, 130), 0, 0 }, 0 },
-                   { { S(9, 6), OP_TURNED, 0 }, 1 },
-                   { { S(4, 8), OP_SLICED, 0 }, 0 },
-                   { { S(3, 5), OP_EXPANDED, 0 }, -1 },
-                   { { S(0, 3), 0, 0 }, 1 },
-                   { { S(3, 70001), 0, 0 }, 1 } };
-    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
+    for (size_t k = 0; k < OP_AXIS_CASES; k++)
         for (int kind = 0; kind < 3; kind++) {
             struct op_case *const c = op_case_next(OP_REDUCTIONS, op_build_normalize, op_sizes_normalize, 1);
-            c->in[0] = shapes[k].x;
-            c->axis = shapes[k].axis;
+            c->in[0] = op_axis_cases[k].x;
+            c->axis = op_axis_cases[k].axis;
             c->value = orders[kind];
             op_case_count(c, op_count_normalize);
-            c->large = rw_shape_numel(shapes[k].x.shape) > 4096;
+            c->large = rw_shape_numel(op_axis_cases[k].x.shape) > 4096;
             op_case_describe(c, "normalize by order %g along %d", c->value, c->axis);
         }
 }
