@@ -86,8 +86,7 @@ static size_t workspace_at(const rw_plan *plan, size_t action)
     return low;
 }
 
-static void find_operands(struct walk *w, const struct rw_action *action, const struct rw_node *node,
-                          rw_view *restrict views)
+static void find_operands(struct walk *w, const struct rw_action *action, const struct rw_node *node, rw_view *views)
 {
     const rw_plan *const p = w->plan;
     const uint32_t *const words = p->words + action->word;
